@@ -1,0 +1,134 @@
+"""Actor files: the actors of a tg model alone, as safetensors with JSON metadata. One base, many small files."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from fairseq import checkpoint_utils, models
+from omegaconf import OmegaConf
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
+from fairseq_tg.errors import UserError
+from fairseq_tg.files import replacing
+from fairseq_tg.models.base import FAMILY_PREFIX, ActorModel, Base, other_base
+
+METADATA_KEY = "fairseq_tg"  # one key, because safetensors does not keep the order of several
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ActorMetadata:
+    """What an actor file says of itself."""
+
+    arch: str  # tg_transformer, tg_lstm or tg_fconv
+    actor: str
+    actor_hidden: int
+    actor_rank: int
+    actor_layers: Optional[str]
+    base_fingerprint: str  # of the base that the actors were trained on
+    fingerprint: str  # of the actors' own tensors
+    format: int = FORMAT
+
+    def check_fits(self, base: Base, path: str) -> None:
+        """Refuse a base that these actors were not trained on."""
+        if FAMILY_PREFIX + base.family != self.arch:
+            raise UserError(f"the actors of '{path}' are for {self.arch}, and the base is a {base.family} model")
+        if base.fingerprint != self.base_fingerprint:
+            raise UserError(other_base(self.base_fingerprint, base.fingerprint))
+
+    def model_config(self, base: Base) -> Dict[str, Any]:
+        """The config that builds the tg model of these actors on `base`."""
+        fields = ("actor", "actor_hidden", "actor_rank", "actor_layers")
+        config = {name: getattr(self, name) for name in fields}
+        return {"_name": self.arch, "base_record": base.to_json(), **config}
+
+
+def write_actor_file(path: str, metadata: ActorMetadata, tensors: Dict[str, Tensor]) -> None:
+    text = json.dumps(asdict(metadata), sort_keys=True)
+    with replacing(path) as temporary:
+        # Sorted, and free of storage shared with the base, the same actors give the same bytes
+        save_file({name: tensors[name].clone() for name in sorted(tensors)}, temporary, {METADATA_KEY: text})
+
+
+def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
+    if not os.path.isfile(path):
+        raise UserError(f"no actor file at '{path}': make one with fairseq-tg actor export TG.pt {path}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get(METADATA_KEY)
+            if text is None:
+                raise UserError(f"'{path}' is no actor file: give one that fairseq-tg actor export made")
+            raw = json.loads(text)
+            if raw.get("format") != FORMAT:
+                raise UserError(
+                    f"'{path}' has actor file format {raw.get('format')}, this version reads {FORMAT}: "
+                    "use the fairseq_tg that wrote it, or export it again"
+                )
+            metadata = ActorMetadata(**raw)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"'{path}' is no actor file, or a damaged one ({error}): export it again") from None
+    if fingerprint(tensors) != metadata.fingerprint:
+        raise UserError(f"'{path}' is damaged: its weights have not the fingerprint they were written with; export it again")
+    return metadata, tensors
+
+
+def export_actor(tg_path: str, actor_path: str) -> ActorMetadata:
+    """Write the actors of a tg checkpoint to an actor file."""
+    state = load_checkpoint(tg_path)
+    config = state["cfg"]["model"]
+    record = getattr(config, "base_record", "")
+    if not record:
+        raise UserError(f"'{tg_path}' has no actors: give a checkpoint trained with --arch tg_*")
+    base_tensors, tensors = split_tensors(state["model"])
+    base = Base.from_json(record)
+    if fingerprint(base_tensors) != base.fingerprint:
+        raise UserError(f"'{tg_path}' is damaged: its base has not the fingerprint that was recorded with it")
+    metadata = ActorMetadata(
+        arch=config["_name"],
+        actor=config["actor"],
+        actor_hidden=config["actor_hidden"],
+        actor_rank=config["actor_rank"],
+        actor_layers=config["actor_layers"],
+        base_fingerprint=base.fingerprint,
+        fingerprint=fingerprint(tensors),
+    )
+    write_actor_file(actor_path, metadata, tensors)
+    return metadata
+
+
+def import_actor(base_path: str, actor_path: str, tg_path: str) -> ActorMetadata:
+    """Put an actor file on its base and save the tg checkpoint that gives."""
+    metadata, tensors = read_actor_file(actor_path)
+    state = load_checkpoint(base_path)
+    base = Base.of_config(state["cfg"]["model"], fingerprint(state["model"]), base_path)
+    metadata.check_fits(base, actor_path)
+    config = OmegaConf.to_container(state["cfg"], resolve=True)
+    assert isinstance(config, dict)
+    config["model"] = metadata.model_config(base)
+    state.update(args=None, cfg=config, model={**state["model"], **tensors}, last_optimizer_state=None)
+    with replacing(tg_path) as temporary:
+        checkpoint_utils.torch_persistent_save(state, temporary)
+    return metadata
+
+
+def build_from_actor_file(path: str, base_config: Any, task: Any) -> ActorModel:
+    """The tg model of an actor file on a base whose config is given and whose weights fairseq will load next."""
+    metadata, tensors = read_actor_file(path)
+    # The base's weights, and so its fingerprint, are compared when they are loaded
+    base = Base.of_config(base_config, metadata.base_fingerprint, "the base")
+    metadata.check_fits(base, path)
+    model = models.build_model(OmegaConf.create(metadata.model_config(base)), task, from_checkpoint=True)
+    try:
+        torch.nn.Module.load_state_dict(model, tensors, strict=False)
+    except RuntimeError as error:
+        raise UserError(f"the actors of '{path}' do not fit the base: {error}") from None
+    model.awaiting_base = True
+    return model

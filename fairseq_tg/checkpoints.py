@@ -1,0 +1,128 @@
+"""Safe reading of fairseq checkpoints, and fingerprints of what is in them.
+
+A checkpoint is data: it is unpickled with torch's ``weights_only`` and the allow-list below, and a file that asks for
+anything else is refused by name. Importing this module makes fairseq's own loader do the same, for every command.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import os
+import pickle
+import re
+from argparse import Namespace
+from typing import Any, Callable, Dict, List, Mapping, Tuple, Union
+
+import numpy as np
+import torch
+from fairseq import checkpoint_utils
+from omegaconf import DictConfig
+from torch import Tensor
+
+from fairseq_tg.errors import UserError
+
+#: What fairseq's checkpoints hold beside tensors and plain containers: the command line and, after `--eval-bleu`, numpy.
+ALLOWED_GLOBALS: List[Any] = [
+    Namespace,
+    np.ndarray,
+    np.dtype,
+    *(type(np.dtype(code)) for code in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")),
+    # numpy's constructors of arrays and of scalars, by the names that numpy 1 and numpy 2 give their module
+    *(
+        (constructor, f"numpy.{core}.multiarray.{constructor.__name__}")
+        for constructor in (np.array(0.0).__reduce__()[0], np.float64(0.0).__reduce__()[0])
+        for core in ("core", "_core")
+    ),
+]
+
+#: Options of fconv and lstm models that fairseq hands to `eval`.
+EVALUATED_OPTIONS = ("encoder_layers", "decoder_layers", "decoder_attention", "adaptive_softmax_cutoff")
+_ARITHMETIC = (ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.BinOp, ast.Add, ast.Mult, ast.Load)
+
+
+def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
+    """fairseq's ``load_checkpoint_to_cpu``, which refuses in one line what is no checkpoint or asks for code."""
+    if not os.path.isfile(path):
+        raise UserError(f"no checkpoint at '{path}': give the path of a fairseq checkpoint (.pt)")
+    try:
+        state = _fairseq_load_checkpoint_to_cpu(path, *args, **kwargs)
+    except pickle.UnpicklingError as error:
+        asked = re.search(r"(?:GLOBAL|function|class) ([\w.]+)", str(error))
+        if asked is None:
+            raise _not_a_checkpoint(path, error) from None
+        raise UserError(
+            f"'{path}' is refused: its pickle asks for {asked.group(1)}, which no fairseq translation checkpoint needs; "
+            "do not load this file unless you made it, and then save it again with plain values only"
+        ) from None
+    except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError) as error:
+        raise _not_a_checkpoint(path, error) from None
+    if not isinstance(state.get("model"), dict) or not state.get("cfg"):
+        raise _not_a_checkpoint(path, KeyError("it has no model weights or no configuration"))
+    refuse_code(state["cfg"].get("model"), path)
+    return state
+
+
+def refuse_code(options: Union[Namespace, DictConfig, None], path: str) -> None:
+    """Refuse model options that fairseq would `eval` and that are more than arithmetic on lists and tuples."""
+    values = vars(options) if isinstance(options, Namespace) else options or {}
+    for name in EVALUATED_OPTIONS:
+        value = values.get(name)
+        if isinstance(value, str) and not _is_arithmetic(value):
+            raise UserError(
+                f"'{path}' is refused: its option {name} holds code, not sizes: {value[:80]!r}; do not load this file"
+            )
+
+
+def _is_arithmetic(expression: str) -> bool:
+    try:
+        return all(isinstance(node, _ARITHMETIC) for node in ast.walk(ast.parse(expression, mode="eval")))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _not_a_checkpoint(path: str, error: BaseException) -> UserError:
+    reason = (str(error).splitlines() or [""])[0][:160] or type(error).__name__
+    return UserError(
+        f"'{path}' is no fairseq checkpoint, or a damaged one ({reason}): give a checkpoint saved by fairseq-train"
+    )
+
+
+def fingerprint(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the names, types, shapes and bytes of tensors, in the order of their names."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def split_tensors(tensors: Mapping[str, Tensor]) -> Tuple[Dict[str, Tensor], Dict[str, Tensor]]:
+    """Divide a tg model's tensors into the base's and those below a child called `actor`.
+
+    A name is only a first sight: who uses the division compares the base's fingerprint.
+    """
+    base = {name: tensor for name, tensor in tensors.items() if "actor" not in name.split(".")}
+    return base, {name: tensor for name, tensor in tensors.items() if name not in base}
+
+
+def _check_paths(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a missing `--path` end in one line, as a missing `--base-checkpoint` does."""
+
+    @functools.wraps(load_ensemble)
+    def load(filenames: List[str], *args: Any, **kwargs: Any) -> Any:
+        for filename in filenames:
+            # A sharded model has its parts in files of other names, which fairseq looks for itself.
+            if not os.path.exists(filename) and not kwargs.get("suffix") and kwargs.get("num_shards", 1) == 1:
+                raise UserError(f"no checkpoint at '{filename}': give --path the path of a fairseq checkpoint (.pt)")
+        return load_ensemble(filenames, *args, **kwargs)
+
+    return load
+
+
+torch.serialization.add_safe_globals(ALLOWED_GLOBALS)
+_fairseq_load_checkpoint_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
+checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
+checkpoint_utils.load_model_ensemble_and_task = _check_paths(checkpoint_utils.load_model_ensemble_and_task)

@@ -1,0 +1,39 @@
+"""Writing files so that they are whole or not there."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import Iterator
+
+from fairseq_tg.errors import UserError
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Give a temporary name to write to; what was written is synced and takes the place of `path` at the end.
+
+    If anything goes wrong, `path` is as it was and the temporary file is gone.
+    """
+    temporary = f"{path}.tmp{os.getpid()}"
+    try:
+        try:
+            yield temporary
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+            sync_directory(os.path.dirname(path) or ".")
+        finally:
+            if os.path.exists(temporary):
+                os.remove(temporary)
+    except OSError as error:
+        raise UserError(f"cannot write '{path}': {error.strerror or error}") from None
+
+
+def sync_directory(path: str) -> None:
+    """Make a rename in a directory survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,261 @@
+"""What the actor-wrapped models have in common: a base built as fairseq builds it, frozen, with actors attached."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Type, Union
+
+import torch
+from fairseq.dataclass.utils import gen_parser_from_dataclass
+from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from fairseq_tg.actors import ACTORS, build_actor
+from fairseq_tg.checkpoints import fingerprint, load_checkpoint, refuse_code, split_tensors
+from fairseq_tg.errors import UserError
+from fairseq_tg.models.config import ActorConfig
+from fairseq_tg.models.site import ActorSite, Norms
+
+FAMILY_PREFIX = "tg_"
+
+
+class Seam(NamedTuple):
+    """A place for an actor: the module that gets it as its child `actor`, and the sizes of h and e there."""
+
+    name: str
+    state_dim: int
+    context_dim: int
+
+
+@dataclass(frozen=True)
+class Base:
+    """What rebuilds a base without its checkpoint, and tells its weights from any others."""
+
+    options: Dict[str, Any]
+    namespace: bool  # whether fairseq built it from an argparse namespace (else from a config)
+    fingerprint: str
+
+    @property
+    def family(self) -> str:
+        """The name of the fairseq model: transformer, lstm, fconv or another."""
+        arch = self.options.get("_name") or self.options.get("arch") or "unknown"
+        return ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
+
+    def build_options(self) -> Union[Namespace, DictConfig]:
+        """The options, as fairseq's `build_model` takes them."""
+        # The weights come from the base: files that embeddings once came from need not be there any more.
+        fixed = {
+            name: None if name.endswith("path") else False
+            for name in ("encoder_embed_path", "decoder_embed_path", "encoder_freeze_embed", "decoder_freeze_embed")
+            if name in self.options
+        }
+        options = {**self.options, **fixed}
+        made = Namespace(**options) if self.namespace else OmegaConf.create(options)
+        refuse_code(made, "the recorded base")
+        return made
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Base:
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise UserError(f"the record of the base is damaged ({error}): make the file again from its base") from None
+
+    @classmethod
+    def of_config(cls, config: Union[Namespace, DictConfig], fingerprint: str, path: str) -> Base:
+        """Record the model options of a checkpoint and the fingerprint of its weights."""
+        namespace = isinstance(config, Namespace)
+        if not namespace and config.get("base_record"):
+            raise UserError(f"{path} has actors already: give the checkpoint of a model without")
+        options = vars(config) if isinstance(config, Namespace) else OmegaConf.to_container(config, resolve=True)
+        assert isinstance(options, dict)
+        try:
+            options = json.loads(json.dumps(options))
+        except TypeError as error:
+            raise UserError(f"'{path}' has a model option that cannot be recorded: {error}") from None
+        return cls(options, namespace, fingerprint)
+
+
+class ActorModel(BaseFairseqModel):
+    """Mixin of the tg models; comes before the fairseq model class that it is mixed with.
+
+    Parameters keep the names they have in the base. A saved model holds the base's tensors as the base's checkpoint
+    has them, bit by bit, whatever type or device they are computed in.
+    """
+
+    base_class: Type[BaseFairseqModel]
+    default_layers = "all"
+
+    base: Base
+    base_dropout: bool
+    base_tensors: Dict[str, Tensor]  # the base's checkpoint
+    awaiting_base: bool  # the actors are there, loaded from an actor file; the base is not yet
+
+    # What a family defines
+
+    def seams(self) -> Iterator[Seam]:
+        """The places for actors, first decoder layer first."""
+        raise TypeError(f"{type(self).__name__} does not say where its actors go")
+
+    def attach(self, seam: Seam, site: ActorSite) -> None:
+        """Make `site` the child `actor` of the seam's module and let it act there."""
+        raise TypeError(f"{type(self).__name__} does not say how its actors are attached")
+
+    # Building
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        gen_parser_from_dataclass(parser, ActorConfig(), delete_default=True)
+
+    @classmethod
+    def build_model(cls, cfg: ActorConfig, task: Any) -> ActorModel:
+        """Build from a base checkpoint, with its weights, or (without them) from what a saved tg model recorded."""
+        ACTORS[cfg.actor]  # refuse an unknown name before reading a large file
+        weights: Optional[Dict[str, Tensor]] = None
+        if cfg.base_record:
+            base = Base.from_json(cfg.base_record)
+        else:
+            base, weights = read_base(cfg.base_checkpoint)
+        if FAMILY_PREFIX + base.family != cfg._name:
+            raise UserError(
+                f"'{cfg.base_checkpoint}' is a {base.family} model, which --arch {cfg._name} cannot wrap: "
+                f"{_remedy_for_family(base.family)}"
+            )
+        model = cls.base_class.build_model(base.build_options(), task)
+        model.__class__ = cls  # see `adopt`: built by fairseq's own code, extended by ours
+        assert isinstance(model, ActorModel)
+        model.base = base
+        model.base_dropout = cfg.base_dropout
+        model.base_tensors = {}
+        model.awaiting_base = False
+        model.requires_grad_(False)
+        for seam in model._chosen_seams(cfg.actor_layers):
+            actor = build_actor(cfg.actor, seam.state_dim, seam.context_dim, cfg.actor_hidden, cfg.actor_rank)
+            model.attach(seam, ActorSite(actor))
+        if weights is not None:
+            model.load_state_dict({**weights, **model.actor_tensors()})
+        return model
+
+    def _chosen_seams(self, layers: Optional[str]) -> List[Seam]:
+        seams = list(self.seams())
+        if not seams:
+            raise UserError(f"the {self.base.family} base has no encoder-decoder attention: there is no place for an actor")
+        layers = layers or self.default_layers
+        if layers not in ("all", "last"):
+            raise UserError(f"--actor-layers {layers}: give all or last")
+        return seams if layers == "all" else seams[-1:]
+
+    # Training
+
+    def sites(self) -> List[ActorSite]:
+        return [module for module in self.modules() if isinstance(module, ActorSite)]
+
+    def train(self, mode: bool = True) -> ActorModel:
+        """Switch to training; the base stays in evaluation mode unless its dropout is asked for."""
+        super().train(mode)
+        if mode and not self.base_dropout:
+            actors = {module for site in self.sites() for module in site.modules()}
+            for module in self.modules():
+                # Modules with `need_attn` ask their mode only whether to work out attention weights for the user.
+                if module is not self and module not in actors and not hasattr(module, "need_attn"):
+                    module.training = False
+        return self
+
+    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **kwargs: Any) -> Any:
+        with torch.no_grad():  # nothing in the encoder is trained
+            encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+        return self.decoder(prev_output_tokens, encoder_out=encoder_out, src_lengths=src_lengths, **kwargs)
+
+    @contextmanager
+    def recorded_norms(self) -> Iterator[List[List[Norms]]]:
+        """Record, for each site, the norms of every call made within."""
+        sites = self.sites()
+        for site in sites:
+            site.recorded = []
+        try:
+            yield [site.recorded for site in sites if site.recorded is not None]
+        finally:
+            for site in sites:
+                site.recorded = None
+
+    # Saving and loading
+
+    def actor_tensors(self) -> Dict[str, Tensor]:
+        return split_tensors(super().state_dict())[1]
+
+    def state_dict(self, *args: Any, prefix: str = "", **kwargs: Any) -> Dict[str, Tensor]:
+        state = super().state_dict(*args, prefix=prefix, **kwargs)
+        if self.base_tensors:
+            for name in split_tensors(super().state_dict())[0]:
+                del state[prefix + name]
+            state.update((prefix + name, tensor) for name, tensor in self.base_tensors.items())
+        return state
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Tensor], strict: bool = True, model_cfg: Any = None, args: Any = None
+    ) -> Any:
+        base, actors = split_tensors(state_dict)
+        self._check_dictionaries(base)
+        found = fingerprint(base)
+        if found != self.base.fingerprint:
+            raise UserError(other_base(self.base.fingerprint, found))
+        own = self.actor_tensors()
+        if self.awaiting_base and not actors:
+            actors, self.awaiting_base = own, False
+        if {n: t.shape for n, t in own.items()} != {n: t.shape for n, t in actors.items()}:
+            raise UserError(
+                "the checkpoint's actors have other shapes than this model's: go on with the same --actor, "
+                "--actor-hidden, --actor-rank and --actor-layers, or give another --save-dir"
+            )
+        result = super().load_state_dict({**base, **actors}, strict, None, args)
+        live = super().state_dict()
+        # One copy in memory where the model computes in the checkpoint's own type
+        self.base_tensors = {
+            name: live[name] if name in live and _identical(live[name], tensor) else tensor
+            for name, tensor in base.items()
+        }
+        return result
+
+    def _check_dictionaries(self, base: Mapping[str, Tensor]) -> None:
+        for side, module in (("source", self.encoder), ("target", self.decoder)):
+            name = f"{'encoder' if side == 'source' else 'decoder'}.embed_tokens.weight"
+            if name in base and len(base[name]) != len(module.dictionary):
+                raise UserError(
+                    f"the base has a {side} dictionary of {len(base[name])} entries, the data one of "
+                    f"{len(module.dictionary)}: give the data directory, with dict.*.txt, that the base was trained with"
+                )
+
+
+def other_base(expected: str, found: str) -> str:
+    """What to tell a user whose actors meet weights that they were not trained on."""
+    return (
+        f"these actors belong to another base: its fingerprint is {expected[:16]}..., that of the weights given "
+        f"{found[:16]}...; give the base that they were trained on"
+    )
+
+
+def read_base(path: str) -> Tuple[Base, Dict[str, Tensor]]:
+    """Read a base checkpoint, or the base inside a tg checkpoint: its record and its tensors."""
+    if not path:
+        raise UserError("no base: give --base-checkpoint the fairseq checkpoint to put actors on")
+    state = load_checkpoint(path)
+    config = state["cfg"]["model"]
+    if not isinstance(config, Namespace) and config.get("base_record"):
+        return Base.from_json(config["base_record"]), split_tensors(state["model"])[0]
+    return Base.of_config(config, fingerprint(state["model"]), path), state["model"]
+
+
+def _identical(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+
+
+def _remedy_for_family(family: str) -> str:
+    arch = FAMILY_PREFIX + family
+    return f"use --arch {arch}" if arch in MODEL_REGISTRY else "a base is a transformer, lstm or fconv model"

@@ -1,0 +1,67 @@
+"""tg_fconv: an actor at every attention of a convolutional decoder."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Optional, Tuple
+
+from fairseq.models import register_model
+from fairseq.models.fconv import AttentionLayer, FConvDecoder, FConvModel
+from torch import Tensor
+
+from fairseq_tg.models.base import ActorModel, Seam
+from fairseq_tg.models.config import ActorConfig
+from fairseq_tg.models.site import ActorSite, IncrementalState, InputTap, adopt
+
+
+class ActedAttention(AttentionLayer):
+    """One step of multi-step attention, h~ = (W e + h) sqrt(1/2) + a; h has conv channels, e embedding size."""
+
+    actor: ActorSite
+    projected: InputTap
+    incremental_state: Optional[IncrementalState]  # of the decoder's pass under way
+
+    def attach(self, site: ActorSite) -> None:
+        self.actor = site
+        self.projected = InputTap(self.out_projection)
+        self.incremental_state = None
+
+    def forward(
+        self, x: Tensor, target_embedding: Tensor, encoder_out: Any, encoder_padding_mask: Optional[Tensor]
+    ) -> Tuple[Tensor, Tensor]:
+        """x: B x T x H -> the state, B x T x H, and the attention's weights, B x T x S."""
+        attended, weights = super().forward(x, target_embedding, encoder_out, encoder_padding_mask)
+        context = self.projected.take()
+        # B x T x C -> T x B x C -> B x T x C
+        action = self.actor(x.transpose(0, 1), context.transpose(0, 1), self.incremental_state).transpose(0, 1)
+        return attended + action, weights
+
+
+class ActedFConvDecoder(FConvDecoder):
+    def forward(
+        self,
+        prev_output_tokens: Tensor,
+        encoder_out: Any = None,
+        incremental_state: Optional[IncrementalState] = None,
+        **unused: Any,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        for attention in self.attention:  # which fairseq does not give the state
+            if isinstance(attention, ActedAttention):
+                attention.incremental_state = incremental_state
+        return super().forward(prev_output_tokens, encoder_out, incremental_state, **unused)
+
+
+@register_model("tg_fconv", dataclass=ActorConfig)
+class TGFConvModel(ActorModel, FConvModel):
+    """A trained ConvS2S with actors."""
+
+    base_class = FConvModel
+
+    def seams(self) -> Iterator[Seam]:
+        for index, attention in enumerate(self.decoder.attention):
+            if attention is not None:
+                embed_dim, channels = attention.out_projection.in_features, attention.out_projection.out_features
+                yield Seam(f"decoder.attention.{index}", channels, embed_dim)
+
+    def attach(self, seam: Seam, site: ActorSite) -> None:
+        adopt(self.decoder, ActedFConvDecoder)
+        adopt(self.get_submodule(seam.name), ActedAttention).attach(site)

@@ -1,0 +1,44 @@
+"""tg_translation: fairseq's translation task, for tg models and for bases with an actor file."""
+
+# Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
+import os
+from dataclasses import dataclass, field
+from typing import Any, List, Optional
+
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from omegaconf import open_dict
+
+from fairseq_tg.actor_files import build_from_actor_file
+from fairseq_tg.models.base import ActorModel
+
+
+@dataclass
+class TGTranslationConfig(TranslationConfig):
+    actor_weights: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "actor file (fairseq-tg actor export) to put on the base given with --path; for an ensemble, one for "
+            f"all bases or one for each, separated by '{os.pathsep}'"
+        },
+    )
+
+
+@register_task("tg_translation", dataclass=TGTranslationConfig)
+class TGTranslationTask(TranslationTask):
+    def __init__(self, cfg: TGTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
+        super().__init__(cfg, src_dict, tgt_dict)
+        self._actor_files: List[str] = cfg.actor_weights.split(os.pathsep) if cfg.actor_weights else []
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        if self._actor_files and from_checkpoint:
+            # fairseq builds the models of an ensemble in the order of --path
+            path = self._actor_files.pop(0) if len(self._actor_files) > 1 else self._actor_files[0]
+            return build_from_actor_file(path, cfg, self)
+        model = super().build_model(cfg, from_checkpoint)
+        if isinstance(model, ActorModel):
+            # So that the checkpoints of this run rebuild without the base's: the trainer saves this config.
+            with open_dict(cfg):
+                cfg.base_record = model.base.to_json()
+        return model

@@ -1,0 +1,42 @@
+"""Packaging of fairseq_tg."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "fairseq_tg" / "__init__.py").read_text()).group(1)
+
+setup(
+    name="fairseq_tg",
+    version=VERSION,
+    description="Trainable greedy decoding for fairseq: beam-search quality at greedy cost",
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["fairseq_tg", "fairseq_tg.*"]),
+    package_data={"fairseq_tg": ["py.typed"]},
+    python_requires=">=3.10",
+    install_requires=[
+        # fairseq 0.12.2 does not import from Python 3.11 on; fairseq-fixed is the same code for those.
+        'fairseq==0.12.2; python_version < "3.11"',
+        'fairseq-fixed==0.12.3.1; python_version >= "3.11"',
+        "torch>=2.2",
+        "numpy",
+        "hydra-core",
+        "omegaconf",
+        "sacrebleu>=2.0",
+        "sentencepiece",
+        "safetensors>=0.4",
+        "tqdm",
+    ],
+    extras_require={
+        "metrics": ["nltk>=3.8"],
+        "plots": ["matplotlib>=3.7"],
+        "cluster": ["submitit>=1.5"],
+        "fast": ["ctranslate2>=4.0"],
+        "dev": ["hypothesis", "mypy", "pre-commit", "pytest", "pytest-xdist", "ruff", "tensorboardX"],
+    },
+    entry_points={"console_scripts": ["fairseq-tg = fairseq_tg.cli:main"]},
+)
