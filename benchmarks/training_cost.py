@@ -3,7 +3,7 @@
 Both are trained in one process, in turns, and compared as a ratio; the extra memory of each is the peak of a process of
 its own over what it held with the model loaded. Usage:
 
-    python benchmarks/training_cost.py                          # a random Transformer of the size of fairseq's iwslt model
+    python benchmarks/training_cost.py                          # a random base of fairseq's iwslt size
     python benchmarks/training_cost.py --base base.pt --data data-bin
 """
 
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
 
 import torch
 from fairseq import options, tasks
@@ -33,7 +33,17 @@ SYSTEMS = ("actor", "full")
 def build_trainer(system: str, base: str, data: str, max_tokens: int) -> Trainer:
     """A fairseq trainer for the actors of `base`, or for all of it."""
     flags = [data, "--user-dir", str(Path(fairseq_tg.__file__).parent), "--task", "tg_translation"]
-    flags += ["--optimizer", "adam", "--lr", "1e-3", "--max-tokens", str(max_tokens), "--label-smoothing", "0.1", "--cpu"]
+    flags += [
+        "--optimizer",
+        "adam",
+        "--lr",
+        "1e-3",
+        "--max-tokens",
+        str(max_tokens),
+        "--label-smoothing",
+        "0.1",
+        "--cpu",
+    ]
     if system == "actor":
         flags += ["--arch", "tg_transformer", "--base-checkpoint", base, "--criterion", "actor_cross_entropy"]
     else:
@@ -56,12 +66,6 @@ def batches(trainer: Trainer, count: int) -> List[Dict[str, Any]]:
         trainer.task.dataset("train"), max_tokens=trainer.cfg.dataset.max_tokens, seed=1, max_positions=(1024, 1024)
     ).next_epoch_itr(shuffle=True)
     return [next(iterator) for _ in range(count)]
-
-
-def seconds(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def memory(field: str) -> int:
@@ -131,7 +135,10 @@ def main() -> None:
         ups: Dict[str, List[float]] = {system: [] for system in SYSTEMS}
         for _ in range(args.turns):
             for system, trainer in trainers.items():
-                ups[system].append(len(samples) / seconds(lambda: [trainer.train_step([s]) for s in samples]))
+                start = time.perf_counter()
+                for sample in samples:
+                    trainer.train_step([sample])
+                ups[system].append(len(samples) / (time.perf_counter() - start))
         peaks = {system: [] for system in SYSTEMS}
         for _ in range(3):
             for system in SYSTEMS:

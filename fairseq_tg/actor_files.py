@@ -72,11 +72,13 @@ def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
                     "use the fairseq_tg that wrote it, or export it again"
                 )
             metadata = ActorMetadata(**raw)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"'{path}' is no actor file, or a damaged one ({error}): export it again") from None
     if fingerprint(tensors) != metadata.fingerprint:
-        raise UserError(f"'{path}' is damaged: its weights have not the fingerprint they were written with; export it again")
+        raise UserError(
+            f"'{path}' is damaged: its weights have not the fingerprint they were written with; export it again"
+        )
     return metadata, tensors
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fairseq_tg.errors import UserError
 from fairseq_tg.registry import Registry
 
-ACTORS: Registry[Type["Actor"]] = Registry("actor", flag="--actor")
+ACTORS: Registry[Type[Actor]] = Registry("actor", flag="--actor")
 
 
 class Maps(nn.Module):
@@ -49,6 +49,7 @@ class Maps(nn.Module):
     def zero_last(self) -> None:
         """Make the last map zero, so that it starts by giving zeros."""
         last = self.up[-1] if self.rank else self.full
+        assert isinstance(last, nn.Linear)
         last.weight[-self.out_dims[-1] :].zero_()
         if last.bias is not None:
             last.bias[-self.out_dims[-1] :].zero_()

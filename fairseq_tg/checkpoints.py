@@ -13,7 +13,7 @@ import os
 import pickle
 import re
 from argparse import Namespace
-from typing import Any, Callable, Dict, List, Mapping, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Tuple, Union, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairseq_tg.errors import UserError
 
-#: What fairseq's checkpoints hold beside tensors and plain containers: the command line and, after `--eval-bleu`, numpy.
+#: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
 ALLOWED_GLOBALS: List[Any] = [
     Namespace,
     np.ndarray,
@@ -32,7 +32,7 @@ ALLOWED_GLOBALS: List[Any] = [
     # numpy's constructors of arrays and of scalars, by the names that numpy 1 and numpy 2 give their module
     *(
         (constructor, f"numpy.{core}.multiarray.{constructor.__name__}")
-        for constructor in (np.array(0.0).__reduce__()[0], np.float64(0.0).__reduce__()[0])
+        for constructor in (cast(Any, np.array(0.0)).__reduce__()[0], cast(Any, np.float64(0.0)).__reduce__()[0])
         for core in ("core", "_core")
     ),
 ]
@@ -53,7 +53,7 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
         if asked is None:
             raise _not_a_checkpoint(path, error) from None
         raise UserError(
-            f"'{path}' is refused: its pickle asks for {asked.group(1)}, which no fairseq translation checkpoint needs; "
+            f"'{path}' is refused: its pickle asks for {asked.group(1)}, which no translation checkpoint needs; "
             "do not load this file unless you made it, and then save it again with plain values only"
         ) from None
     except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError) as error:

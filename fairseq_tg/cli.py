@@ -31,7 +31,9 @@ def get_parser() -> argparse.ArgumentParser:
 
     export = actor_commands.add_parser("export", help="write the actors of a tg checkpoint to a file of their own")
     export.add_argument("checkpoint", help="a checkpoint trained with --arch tg_*")
-    export.add_argument("actor_file", help="the safetensors file to write; use it with --path BASE --actor-weights FILE")
+    export.add_argument(
+        "actor_file", help="the safetensors file to write; use it with --path BASE --actor-weights FILE"
+    )
     export.set_defaults(run=_export)
 
     import_ = actor_commands.add_parser("import", help="make a tg checkpoint of a base and an actor file")

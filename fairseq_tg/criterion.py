@@ -36,6 +36,22 @@ class ActorCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         logging_output.update(_sum_norms(recorded, sample["target"].ne(self.padding_idx)))
         return loss, sample_size, logging_output
 
+    def compute_loss(
+        self, model: Any, net_output: Any, sample: Dict[str, Any], reduce: bool = True
+    ) -> Tuple[Tensor, Tensor]:
+        logits = net_output[0]
+        in_place = (
+            reduce and model.training and not self.report_accuracy
+        )  # accuracy is taken from the logits afterwards
+        if not in_place or getattr(model.decoder, "adaptive_softmax", None) is not None:
+            return super().compute_loss(model, net_output, sample, reduce)
+        skip = self.ignore_prefix_size
+        target = model.get_targets(sample, net_output)[:, skip:]
+        loss, nll_loss = FusedCrossEntropy.apply(
+            logits[:, skip:].flatten(0, 1), target.flatten(), self.padding_idx, self.eps
+        )
+        return loss, nll_loss
+
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
         super().reduce_metrics(logging_outputs)
@@ -44,6 +60,43 @@ class ActorCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             for name in Norms._fields:
                 total = sum(log[f"{name}_norm"] for log in logging_outputs)
                 metrics.log_scalar(f"{name}_norm", total / count, count, round=3)
+
+
+class FusedCrossEntropy(torch.autograd.Function):
+    """Label-smoothed cross-entropy from logits, summed over tokens, its gradient worked out on the way.
+
+    With q = 1 - eps - eps/(V-1) on the target and eps/(V-1) on every token, as fairseq smooths, the loss of a token is
+    -sum_v q_v log p_v and its gradient p - q. The gradient takes the place of the logits, which nobody reads again:
+    fairseq's way keeps logits, log-probabilities and two gradients of N x V, and passes over them as often.
+    """
+
+    ROWS = 512  # at a time, so that what is in the making stays in the cache
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, padding_idx: int, eps: float) -> Tuple[Tensor, Tensor]:
+        """logits: N x V, target: N -> the smoothed loss and the plain one."""
+        eps_v = eps / (logits.size(1) - 1)
+        loss = logits.new_zeros((), dtype=torch.float)
+        nll_loss = logits.new_zeros((), dtype=torch.float)
+        for rows, picked in zip(logits.split(FusedCrossEntropy.ROWS), target.split(FusedCrossEntropy.ROWS)):
+            lprobs = rows.float().log_softmax(dim=-1)
+            real = picked.ne(padding_idx).unsqueeze(1)
+            nll = -lprobs.gather(1, picked.unsqueeze(1)).masked_fill(~real, 0.0).sum()
+            nll_loss += nll
+            loss += (1.0 - eps - eps_v) * nll
+            if eps:
+                loss -= eps_v * (lprobs.sum(dim=1, keepdim=True) * real).sum()
+            gradient = lprobs.exp_().sub_(eps_v) if eps else lprobs.exp_()
+            gradient.scatter_add_(1, picked.unsqueeze(1), torch.full_like(gradient[:, :1], -(1.0 - eps - eps_v)))
+            rows.copy_(gradient.mul_(real))
+        ctx.gradient = logits
+        ctx.mark_non_differentiable(nll_loss)
+        return loss, nll_loss
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> Tuple[Tensor, None, None, None]:
+        gradient, ctx.gradient = ctx.gradient, None
+        return gradient.mul_(grad_outputs[0]), None, None, None
 
 
 def check_trains_actors_only(model: nn.Module) -> ActorModel:

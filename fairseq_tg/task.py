@@ -19,8 +19,8 @@ class TGTranslationConfig(TranslationConfig):
     actor_weights: Optional[str] = field(
         default=None,
         metadata={
-            "help": "actor file (fairseq-tg actor export) to put on the base given with --path; for an ensemble, one for "
-            f"all bases or one for each, separated by '{os.pathsep}'"
+            "help": "actor file (fairseq-tg actor export) to put on the base given with --path; for an ensemble, one "
+            f"for all bases or one for each, separated by '{os.pathsep}'"
         },
     )
 

@@ -12,7 +12,7 @@ import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_tg.actors import ACTORS, build_actor
 from fairseq_tg.checkpoints import fingerprint, load_checkpoint, refuse_code, split_tensors
@@ -48,7 +48,7 @@ class Base:
     def build_options(self) -> Union[Namespace, DictConfig]:
         """The options, as fairseq's `build_model` takes them."""
         # The weights come from the base: files that embeddings once came from need not be there any more.
-        fixed = {
+        fixed: Dict[str, Any] = {
             name: None if name.endswith("path") else False
             for name in ("encoder_embed_path", "decoder_embed_path", "encoder_freeze_embed", "decoder_freeze_embed")
             if name in self.options
@@ -136,6 +136,9 @@ class ActorModel(BaseFairseqModel):
         model.base_tensors = {}
         model.awaiting_base = False
         model.requires_grad_(False)
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.register_forward_pre_hook(_contiguous)
         for seam in model._chosen_seams(cfg.actor_layers):
             actor = build_actor(cfg.actor, seam.state_dim, seam.context_dim, cfg.actor_hidden, cfg.actor_rank)
             model.attach(seam, ActorSite(actor))
@@ -146,7 +149,9 @@ class ActorModel(BaseFairseqModel):
     def _chosen_seams(self, layers: Optional[str]) -> List[Seam]:
         seams = list(self.seams())
         if not seams:
-            raise UserError(f"the {self.base.family} base has no encoder-decoder attention: there is no place for an actor")
+            raise UserError(
+                f"the {self.base.family} base has no encoder-decoder attention: there is no place for an actor"
+            )
         layers = layers or self.default_layers
         if layers not in ("all", "last"):
             raise UserError(f"--actor-layers {layers}: give all or last")
@@ -229,7 +234,7 @@ class ActorModel(BaseFairseqModel):
             if name in base and len(base[name]) != len(module.dictionary):
                 raise UserError(
                     f"the base has a {side} dictionary of {len(base[name])} entries, the data one of "
-                    f"{len(module.dictionary)}: give the data directory, with dict.*.txt, that the base was trained with"
+                    f"{len(module.dictionary)}: give the data directory that the base was trained with"
                 )
 
 
@@ -250,6 +255,14 @@ def read_base(path: str) -> Tuple[Base, Dict[str, Tensor]]:
     if not isinstance(config, Namespace) and config.get("base_record"):
         return Base.from_json(config["base_record"]), split_tensors(state["model"])[0]
     return Base.of_config(config, fingerprint(state["model"]), path), state["model"]
+
+
+def _contiguous(module: nn.Module, args: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+    """Undo a transposition before a product with frozen weights.
+
+    torch takes x W of a transposed x as one product if W is to be trained, and if not as many small ones: much slower.
+    """
+    return tuple(x.contiguous() for x in args)
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:

@@ -17,14 +17,17 @@ class ActorConfig(FairseqDataclass):
     )
     actor: str = field(default="gate", metadata={"help": f"form of the actors: {', '.join(ACTORS.names())}"})
     actor_hidden: int = field(
-        default=0, metadata={"help": "size of the hidden layers of ff, ff2 and rnn actors (0: that of the decoder state)"}
+        default=0,
+        metadata={"help": "size of the hidden layers of ff, ff2 and rnn actors (0: that of the decoder state)"},
     )
     actor_rank: int = field(
         default=0, metadata={"help": "factor each map of an actor through this many dimensions (0: full maps)"}
     )
     actor_layers: Optional[str] = field(
         default=None,
-        metadata={"help": "which attentions get an actor: all or last (default: as in the paper; all, for an lstm last)"},
+        metadata={
+            "help": "which attentions get an actor: all or last (default: as in the paper; all, for an lstm last)"
+        },
     )
     base_dropout: bool = field(
         default=False, metadata={"help": "keep the base's own dropout on while its actors are trained"}

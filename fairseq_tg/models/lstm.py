@@ -43,6 +43,9 @@ class ActedLSTMDecoder(LSTMDecoder):
         self.attention.incremental_state = {} if incremental_state is None else incremental_state
         return super().extract_features(prev_output_tokens, encoder_out, incremental_state)
 
+    def output_layer(self, x: Tensor) -> Tensor:
+        return super().output_layer(x.contiguous())  # with shared embeddings not a module: see `_contiguous`
+
 
 @register_model("tg_lstm", dataclass=ActorConfig)
 class TGLSTMModel(ActorModel, LSTMModel):

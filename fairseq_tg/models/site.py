@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Dict, List, NamedTuple, Optional, Type, TypeVar
 
-from fairseq.incremental_decoding_utils import with_incremental_state
+from fairseq import utils
+from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from torch import Tensor, nn
 
 from fairseq_tg.actors import Actor
@@ -23,8 +24,7 @@ class Norms(NamedTuple):
     context: Tensor
 
 
-@with_incremental_state
-class ActorSite(nn.Module):
+class ActorSite(FairseqIncrementalState, nn.Module):
     """An actor at one encoder-decoder attention. Its parameters, and no others, are the ones to train."""
 
     def __init__(self, actor: Actor) -> None:
@@ -37,20 +37,20 @@ class ActorSite(nn.Module):
 
         With an incremental state, the steps continue those of the last call with the same one.
         """
-        buffer = self.get_incremental_state(incremental_state, "actor")
+        buffer = utils.get_incremental_state(self, incremental_state, "actor")
         action, memory = self.net(h, e, None if buffer is None else buffer["memory"])
         if memory is not None:
-            self.set_incremental_state(incremental_state, "actor", {"memory": memory})
+            utils.set_incremental_state(self, incremental_state, "actor", {"memory": memory})
         if self.recorded is not None:
             self.recorded.append(Norms(*(x.detach().float().norm(dim=-1) for x in (action, h, e))))
         return action
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
         """Follow the beams: fairseq's decoders call this on every module that has it."""
-        buffer = self.get_incremental_state(incremental_state, "actor")
+        buffer = utils.get_incremental_state(self, incremental_state, "actor")
         if buffer is not None:
             memory = buffer["memory"].index_select(0, new_order)
-            self.set_incremental_state(incremental_state, "actor", {"memory": memory})
+            utils.set_incremental_state(self, incremental_state, "actor", {"memory": memory})
 
 
 class InputTap:

@@ -1,0 +1,177 @@
+"""Tiny data and bases, made through fairseq's own commands once in a test run."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+
+import pytest
+import torch
+from fairseq import checkpoint_utils, tasks
+from fairseq_cli import generate, preprocess, train
+from omegaconf import OmegaConf
+
+import fairseq_tg
+from fairseq_tg.models.base import ActorModel
+
+USER_DIR = str(Path(fairseq_tg.__file__).parent)
+REPO = Path(USER_DIR).parent
+COMMANDS: Dict[str, Callable[[], None]] = {
+    "fairseq-preprocess": preprocess.cli_main,
+    "fairseq-train": train.cli_main,
+    "fairseq-generate": generate.cli_main,
+}
+
+#: Every shape of base that the parity tests run over: family, and fairseq's own flags.
+BASES: Dict[str, List[str]] = {
+    "transformer": "--arch transformer --encoder-embed-dim 12 --decoder-embed-dim 8 --encoder-ffn-embed-dim 16 "
+    "--decoder-ffn-embed-dim 16 --encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 2 "
+    "--decoder-attention-heads 2 --dropout 0.2".split(),
+    "transformer_prenorm": "--arch transformer --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-ffn-embed-dim 16 "
+    "--decoder-ffn-embed-dim 16 --encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 2 "
+    "--decoder-attention-heads 2 --dropout 0.2 --encoder-normalize-before --decoder-normalize-before "
+    "--share-all-embeddings --encoder-learned-pos --decoder-learned-pos".split(),
+    "lstm": "--arch lstm --encoder-embed-dim 10 --encoder-hidden-size 6 --encoder-layers 2 --encoder-bidirectional "
+    "--decoder-embed-dim 10 --decoder-hidden-size 8 --decoder-layers 2 --decoder-out-embed-dim 10 "
+    "--dropout 0.2".split(),
+    "fconv": [*"--arch fconv --encoder-embed-dim 10 --decoder-embed-dim 10 --decoder-out-embed-dim 8".split()]
+    + ["--encoder-layers", "[(8,3)]*2", "--decoder-layers", "[(8,3)]*3", "--decoder-attention", "[True,False,True]"]
+    + ["--dropout", "0.2"],
+}
+FAMILIES = ("transformer", "lstm", "fconv")
+
+
+def family(base: str) -> str:
+    return base.split("_")[0]
+
+
+def run(command: str, *flags: Any) -> str:
+    """Run a fairseq command in this process, by its entry point, and give back what it printed."""
+    output = io.StringIO()
+    argv, sys.argv = sys.argv, [command, *map(str, flags)]
+    random_state = torch.get_rng_state()
+    if hasattr(checkpoint_utils.save_checkpoint, "best"):
+        del checkpoint_utils.save_checkpoint.best  # fairseq keeps it as if there were one training in a process
+    try:
+        with contextlib.redirect_stdout(output):
+            COMMANDS[command]()
+    finally:
+        sys.argv = argv
+        torch.set_rng_state(random_state)
+    return output.getvalue()
+
+
+def run_process(command: str, *flags: Any, stdin: str = "", cwd: Any = None) -> subprocess.CompletedProcess:
+    """Run an installed command as a user would."""
+    program = Path(sys.executable).parent / command
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [str(program), *map(str, flags)], input=stdin, capture_output=True, text=True, cwd=cwd, env=env, timeout=300
+    )
+
+
+def hypotheses(output: str) -> Dict[int, str]:
+    """The hypotheses that fairseq-generate printed, by sentence id."""
+    lines = [line.split("\t") for line in output.splitlines() if line.startswith("H-")]
+    return {int(fields[0][2:]): fields[2] for fields in lines}
+
+
+class Workspace(NamedTuple):
+    """A data directory and a base of every shape on it."""
+
+    data: str
+    bases: Dict[str, str]
+
+    def train_flags(self, base: str, *flags: Any) -> List[Any]:
+        return [
+            *(self.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--arch", f"tg_{family(base)}"),
+            *("--base-checkpoint", self.bases[base], "--criterion", "actor_cross_entropy", "--optimizer", "adam"),
+            *("--lr", "0.01", "--max-tokens", "200", "--cpu", "--log-format", "none", *flags),
+        ]
+
+    def train(self, base: str, save_dir: Any, *flags: Any) -> str:
+        """Train actors on a base through fairseq-train; gives the path of the last checkpoint."""
+        run("fairseq-train", *self.train_flags(base, "--save-dir", save_dir, *flags))
+        return f"{save_dir}/checkpoint_last.pt"
+
+    def generate(self, path: str, *flags: Any) -> str:
+        return run(
+            *("fairseq-generate", self.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", path),
+            *("--gen-subset", "valid", "--max-len-b", "20", "--cpu", *flags),
+        )
+
+    def task(self) -> Any:
+        config = {"_name": "tg_translation", "data": self.data, "source_lang": "xx", "target_lang": "yy"}
+        return tasks.setup_task(OmegaConf.create(config))
+
+    def base_model(self, base: str) -> Any:
+        (model,), _ = checkpoint_utils.load_model_ensemble([self.bases[base]], task=self.task())
+        return model
+
+    def actor_model(self, base: str, **options: Any) -> ActorModel:
+        config = {"_name": f"tg_{family(base)}", "base_checkpoint": self.bases[base], **options}
+        return self.task().build_model(OmegaConf.create(config))
+
+
+def write_corpus(directory: Path, sizes: Dict[str, int]) -> None:
+    """A toy language: words are translated one by one, in reverse order, and some have two translations."""
+    generator = random.Random(7)
+    words = [f"w{i}" for i in range(12)]
+    for split, size in sizes.items():
+        with open(directory / f"{split}.xx", "w") as source, open(directory / f"{split}.yy", "w") as target:
+            for _ in range(size):
+                sentence = generator.choices(words, k=generator.randint(1, 7))
+                print(*sentence, file=source)
+                print(*(f"{w.upper()}{generator.choice('ab') if w in words[:3] else ''}" for w in sentence[::-1]), file=target)
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    directory = tmp_path_factory.mktemp("workspace")
+    write_corpus(directory, {"train": 200, "valid": 30})
+    data = str(directory / "bin")
+    run(
+        *("fairseq-preprocess", "-s", "xx", "-t", "yy", "--joined-dictionary", "--destdir", data, "--workers", "1"),
+        *("--trainpref", directory / "train", "--validpref", directory / "valid"),
+    )
+    bases = {}
+    for name, flags in BASES.items():
+        save_dir = directory / name
+        run(
+            *("fairseq-train", data, *flags, "--optimizer", "adam", "--lr", "0.01", "--max-tokens", "400", "--max-epoch"),
+            *("8", "--save-dir", save_dir, "--no-epoch-checkpoints", "--cpu", "--log-format", "none"),
+        )
+        bases[name] = f"{save_dir}/checkpoint_last.pt"
+    return Workspace(data, bases)
+
+
+@pytest.fixture(autouse=True)
+def _reproducible() -> Iterator[None]:
+    torch.manual_seed(1)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@torch.no_grad()
+def stir(model: ActorModel, scale: float = 1.0) -> ActorModel:
+    """Give the actors random weights, so that they do something."""
+    for site in model.sites():
+        for parameter in site.parameters():
+            parameter.normal_(std=scale)
+    return model
+
+
+def sample(task: Any, sentences: int = 4) -> Dict[str, Any]:
+    """A padded batch of the validation set, sentences of several lengths."""
+    if "valid" not in task.datasets:
+        task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    return copy.deepcopy(dataset.collater([dataset[i] for i in range(sentences)]))
