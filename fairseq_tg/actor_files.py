@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
 
 import torch
 from fairseq import checkpoint_utils, models
 from omegaconf import OmegaConf
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
@@ -53,8 +54,7 @@ class ActorMetadata:
 def write_actor_file(path: str, metadata: ActorMetadata, tensors: Dict[str, Tensor]) -> None:
     text = json.dumps(asdict(metadata), sort_keys=True)
     with replacing(path) as temporary:
-        # Sorted, and free of storage shared with the base, the same actors give the same bytes
-        save_file({name: tensors[name].clone() for name in sorted(tensors)}, temporary, {METADATA_KEY: text})
+        Path(temporary).write_bytes(save(tensors, {METADATA_KEY: text}))
 
 
 def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:

@@ -7,14 +7,18 @@ import copy
 import io
 import os
 import random
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run in several processes, each on one core
+
 import pytest
 import torch
-from fairseq import checkpoint_utils, tasks
+from fairseq import checkpoint_utils, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import generate, preprocess, train
 from omegaconf import OmegaConf
 
@@ -29,22 +33,21 @@ COMMANDS: Dict[str, Callable[[], None]] = {
     "fairseq-generate": generate.cli_main,
 }
 
-#: Every shape of base that the parity tests run over: family, and fairseq's own flags.
-BASES: Dict[str, List[str]] = {
-    "transformer": "--arch transformer --encoder-embed-dim 12 --decoder-embed-dim 8 --encoder-ffn-embed-dim 16 "
-    "--decoder-ffn-embed-dim 16 --encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 2 "
-    "--decoder-attention-heads 2 --dropout 0.2".split(),
-    "transformer_prenorm": "--arch transformer --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-ffn-embed-dim 16 "
-    "--decoder-ffn-embed-dim 16 --encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 2 "
-    "--decoder-attention-heads 2 --dropout 0.2 --encoder-normalize-before --decoder-normalize-before "
-    "--share-all-embeddings --encoder-learned-pos --decoder-learned-pos".split(),
-    "lstm": "--arch lstm --encoder-embed-dim 10 --encoder-hidden-size 6 --encoder-layers 2 --encoder-bidirectional "
-    "--decoder-embed-dim 10 --decoder-hidden-size 8 --decoder-layers 2 --decoder-out-embed-dim 10 "
-    "--dropout 0.2".split(),
-    "fconv": [*"--arch fconv --encoder-embed-dim 10 --decoder-embed-dim 10 --decoder-out-embed-dim 8".split()]
-    + ["--encoder-layers", "[(8,3)]*2", "--decoder-layers", "[(8,3)]*3", "--decoder-attention", "[True,False,True]"]
-    + ["--dropout", "0.2"],
+TRANSFORMER = """--arch transformer --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-layers 2
+    --decoder-layers 2 --encoder-attention-heads 2 --decoder-attention-heads 2 --dropout 0.2"""
+#: Every shape of base that the parity tests run over: the family comes first in the name; with fairseq's own flags.
+BASES: Dict[str, str] = {
+    "transformer": f"{TRANSFORMER} --encoder-embed-dim 12 --decoder-embed-dim 8",
+    "transformer_prenorm": f"""{TRANSFORMER} --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-normalize-before
+        --decoder-normalize-before --share-all-embeddings --encoder-learned-pos --decoder-learned-pos""",
+    "lstm": """--arch lstm --encoder-embed-dim 10 --encoder-hidden-size 6 --encoder-layers 2 --encoder-bidirectional
+        --decoder-embed-dim 10 --decoder-hidden-size 8 --decoder-layers 2 --decoder-out-embed-dim 10 --dropout 0.2""",
+    "fconv": """--arch fconv --encoder-embed-dim 10 --decoder-embed-dim 10 --decoder-out-embed-dim 8 --dropout 0.2
+        --encoder-layers '[(8,3)]*2' --decoder-layers '[(8,3)]*3' --decoder-attention '[True,False,True]'""",
 }
+TRAIN_BASE = "--optimizer adam --lr 0.01 --max-tokens 400 --max-epoch 8 --no-epoch-checkpoints --log-format none"
+#: Without a process to load data, which takes fairseq seconds to end
+IN_PROCESS = ("--cpu", "--num-workers", "0")
 FAMILIES = ("transformer", "lstm", "fconv")
 
 
@@ -93,7 +96,7 @@ class Workspace(NamedTuple):
         return [
             *(self.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--arch", f"tg_{family(base)}"),
             *("--base-checkpoint", self.bases[base], "--criterion", "actor_cross_entropy", "--optimizer", "adam"),
-            *("--lr", "0.01", "--max-tokens", "200", "--cpu", "--log-format", "none", *flags),
+            *("--lr", "0.01", "--max-tokens", "200", *IN_PROCESS, "--log-format", "none", *flags),
         ]
 
     def train(self, base: str, save_dir: Any, *flags: Any) -> str:
@@ -104,19 +107,20 @@ class Workspace(NamedTuple):
     def generate(self, path: str, *flags: Any) -> str:
         return run(
             *("fairseq-generate", self.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", path),
-            *("--gen-subset", "valid", "--max-len-b", "20", "--cpu", *flags),
+            *("--gen-subset", "valid", "--max-len-b", "20", *IN_PROCESS, *flags),
         )
 
     def task(self) -> Any:
-        config = {"_name": "tg_translation", "data": self.data, "source_lang": "xx", "target_lang": "yy"}
-        return tasks.setup_task(OmegaConf.create(config))
+        flags = [self.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", "unused"]
+        args = options.parse_args_and_arch(options.get_generation_parser(), flags)
+        return tasks.setup_task(convert_namespace_to_omegaconf(args).task)
 
     def base_model(self, base: str) -> Any:
         (model,), _ = checkpoint_utils.load_model_ensemble([self.bases[base]], task=self.task())
         return model
 
-    def actor_model(self, base: str, **options: Any) -> ActorModel:
-        config = {"_name": f"tg_{family(base)}", "base_checkpoint": self.bases[base], **options}
+    def actor_model(self, base: str, **overrides: Any) -> ActorModel:
+        config = {"_name": f"tg_{family(base)}", "base_checkpoint": self.bases[base], **overrides}
         return self.task().build_model(OmegaConf.create(config))
 
 
@@ -129,7 +133,10 @@ def write_corpus(directory: Path, sizes: Dict[str, int]) -> None:
             for _ in range(size):
                 sentence = generator.choices(words, k=generator.randint(1, 7))
                 print(*sentence, file=source)
-                print(*(f"{w.upper()}{generator.choice('ab') if w in words[:3] else ''}" for w in sentence[::-1]), file=target)
+                print(
+                    *(f"{w.upper()}{generator.choice('ab') if w in words[:3] else ''}" for w in sentence[::-1]),
+                    file=target,
+                )
 
 
 @pytest.fixture(scope="session")
@@ -143,12 +150,10 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     )
     bases = {}
     for name, flags in BASES.items():
-        save_dir = directory / name
         run(
-            *("fairseq-train", data, *flags, "--optimizer", "adam", "--lr", "0.01", "--max-tokens", "400", "--max-epoch"),
-            *("8", "--save-dir", save_dir, "--no-epoch-checkpoints", "--cpu", "--log-format", "none"),
+            *("fairseq-train", data, *shlex.split(f"{flags} {TRAIN_BASE}"), "--save-dir", directory / name), *IN_PROCESS
         )
-        bases[name] = f"{save_dir}/checkpoint_last.pt"
+        bases[name] = f"{directory / name}/checkpoint_last.pt"
     return Workspace(data, bases)
 
 

@@ -1,0 +1,97 @@
+"""Actor files: small, stable, and for one base only."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fairseq_tg.actor_files import METADATA_KEY, export_actor, import_actor, read_actor_file, write_actor_file
+from fairseq_tg.checkpoints import fingerprint, load_checkpoint
+from fairseq_tg.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def tg(workspace, tmp_path_factory):
+    return workspace.train("transformer", tmp_path_factory.mktemp("tg"), "--actor", "ff", "--max-update", "2")
+
+
+@pytest.fixture()
+def actor_file(tg, tmp_path):
+    export_actor(tg, str(tmp_path / "a.safetensors"))
+    return str(tmp_path / "a.safetensors")
+
+
+def test_export_import_export_is_stable(workspace, tg, actor_file, tmp_path):
+    import_actor(workspace.bases["transformer"], actor_file, str(tmp_path / "again.pt"))
+    export_actor(str(tmp_path / "again.pt"), str(tmp_path / "b.safetensors"))
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    before, after = load_checkpoint(tg), load_checkpoint(str(tmp_path / "again.pt"))
+    assert fingerprint(before["model"]) == fingerprint(after["model"])
+
+
+def test_metadata_says_what_is_inside(tg, actor_file):
+    metadata, tensors = read_actor_file(actor_file)
+    assert (metadata.arch, metadata.actor, metadata.actor_rank) == ("tg_transformer", "ff", 0)
+    assert set(tensors) == {name for name in load_checkpoint(tg)["model"] if ".actor." in name}
+
+
+def test_a_file_holds_the_actors_alone(actor_file, tmp_path):
+    _, tensors = read_actor_file(actor_file)
+    size = sum(tensor.numel() * 4 for tensor in tensors.values())
+    assert size < (tmp_path / "a.safetensors").stat().st_size < size + 2500
+
+
+def test_another_base_is_refused(workspace, actor_file, tmp_path):
+    state = load_checkpoint(workspace.bases["transformer"])
+    state["model"]["decoder.embed_tokens.weight"][5, 5] += 1
+    other = str(tmp_path / "other.pt")
+    torch.save({**state, "cfg": torch.load(workspace.bases["transformer"])["cfg"]}, other)
+    with pytest.raises(UserError, match="these actors belong to another base"):
+        import_actor(other, actor_file, str(tmp_path / "x.pt"))
+    with pytest.raises(UserError, match="are for tg_transformer, and the base is a lstm model"):
+        import_actor(workspace.bases["lstm"], actor_file, str(tmp_path / "x.pt"))
+    assert not (tmp_path / "x.pt").exists()
+
+
+def test_a_base_has_no_actors_to_export(workspace, tmp_path):
+    with pytest.raises(UserError, match="has no actors: give a checkpoint trained with --arch tg_"):
+        export_actor(workspace.bases["transformer"], str(tmp_path / "x.safetensors"))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_flipped_byte_is_found(actor_file, tmp_path):
+    content = bytearray((tmp_path / "a.safetensors").read_bytes())
+    content[-5] ^= 1
+    (tmp_path / "a.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="is damaged: its weights have not the fingerprint"):
+        read_actor_file(actor_file)
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 100, b"\xff" * 8 + b"{}", None])
+def test_foreign_and_cut_files_are_named(actor_file, tmp_path, content):
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(path.read_bytes()[:-40] if content is None else content)
+    with pytest.raises(UserError, match=r"a.safetensors' is no actor file"):
+        read_actor_file(str(path))
+
+
+def test_other_safetensors_and_other_formats_are_refused(actor_file, tmp_path):
+    save_file({"x": torch.zeros(2)}, tmp_path / "x.safetensors")
+    with pytest.raises(UserError, match="is no actor file"):
+        read_actor_file(str(tmp_path / "x.safetensors"))
+    metadata, tensors = read_actor_file(actor_file)
+    write_actor_file(str(tmp_path / "new.safetensors"), replace(metadata, format=99), tensors)
+    with pytest.raises(UserError, match="has actor file format 99"):
+        read_actor_file(str(tmp_path / "new.safetensors"))
+    save_file(tensors, tmp_path / "y.safetensors", {METADATA_KEY: json.dumps([1])})
+    with pytest.raises(UserError, match="is no actor file"):
+        read_actor_file(str(tmp_path / "y.safetensors"))
+
+
+def test_an_unwritable_place_is_named(tg, tmp_path):
+    with pytest.raises(UserError, match="cannot write"):
+        export_actor(tg, str(tmp_path / "nowhere" / "a.safetensors"))
