@@ -5,12 +5,14 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
+from fairseq.data.iterators import EpochBatchIterator
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from omegaconf import open_dict
 
 from fairseq_tg.actor_files import build_from_actor_file
+from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
 
 
@@ -27,9 +29,32 @@ class TGTranslationConfig(TranslationConfig):
 
 @register_task("tg_translation", dataclass=TGTranslationConfig)
 class TGTranslationTask(TranslationTask):
+    """Translation with a model and actors, where no sentence is lost."""
+
     def __init__(self, cfg: TGTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         self._actor_files: List[str] = cfg.actor_weights.split(os.pathsep) if cfg.actor_weights else []
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> EpochBatchIterator:
+        # With a multiple (8 by default), fairseq drops the last batch of a data set that is no multiple of it: up to 7
+        # sentences are not trained on, and of a test set not translated, without a word.
+        kwargs["required_batch_size_multiple"] = 1
+        known = dataset in self.dataset_to_epoch_iter
+        # fairseq makes a data set's batches once, from the seed and the epoch in which it was started: a training that
+        # was interrupted would go on with other batches. They are made as for epoch 1, whenever that is.
+        iterator = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)
+        if not known:
+            dataset.set_epoch(epoch)
+            iterator.epoch = max(epoch, 1)
+        return iterator
+
+    def build_generator(self, models: List[Any], args: Any, *more: Any, **kwargs: Any) -> Any:
+        files = (self.cfg.actor_weights or "").split(os.pathsep)
+        if len(files) not in (1, len(models)):
+            raise UserError(
+                f"{len(files)} files in --actor-weights for {len(models)} models: give one, or one for each"
+            )
+        return super().build_generator(models, args, *more, **kwargs)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
         if self._actor_files and from_checkpoint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import os
 import random
@@ -40,12 +41,12 @@ BASES: Dict[str, str] = {
     "transformer": f"{TRANSFORMER} --encoder-embed-dim 12 --decoder-embed-dim 8",
     "transformer_prenorm": f"""{TRANSFORMER} --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-normalize-before
         --decoder-normalize-before --share-all-embeddings --encoder-learned-pos --decoder-learned-pos""",
-    "lstm": """--arch lstm --encoder-embed-dim 10 --encoder-hidden-size 6 --encoder-layers 2 --encoder-bidirectional
-        --decoder-embed-dim 10 --decoder-hidden-size 8 --decoder-layers 2 --decoder-out-embed-dim 10 --dropout 0.2""",
+    "lstm": """--arch lstm --encoder-embed-dim 14 --encoder-hidden-size 10 --encoder-layers 2 --encoder-bidirectional
+        --decoder-embed-dim 14 --decoder-hidden-size 16 --decoder-layers 2 --decoder-out-embed-dim 14 --dropout 0.1""",
     "fconv": """--arch fconv --encoder-embed-dim 10 --decoder-embed-dim 10 --decoder-out-embed-dim 8 --dropout 0.2
         --encoder-layers '[(8,3)]*2' --decoder-layers '[(8,3)]*3' --decoder-attention '[True,False,True]'""",
 }
-TRAIN_BASE = "--optimizer adam --lr 0.01 --max-tokens 400 --max-epoch 8 --no-epoch-checkpoints --log-format none"
+TRAIN_BASE = "--optimizer adam --lr 0.02 --max-tokens 200 --max-epoch 12 --no-epoch-checkpoints --log-format none"
 #: Without a process to load data, which takes fairseq seconds to end
 IN_PROCESS = ("--cpu", "--num-workers", "0")
 FAMILIES = ("transformer", "lstm", "fconv")
@@ -96,7 +97,7 @@ class Workspace(NamedTuple):
         return [
             *(self.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--arch", f"tg_{family(base)}"),
             *("--base-checkpoint", self.bases[base], "--criterion", "actor_cross_entropy", "--optimizer", "adam"),
-            *("--lr", "0.01", "--max-tokens", "200", *IN_PROCESS, "--log-format", "none", *flags),
+            *("--max-epoch", "1", "--lr", "0.01", "--max-tokens", "200", *IN_PROCESS, "--log-format", "none", *flags),
         ]
 
     def train(self, base: str, save_dir: Any, *flags: Any) -> str:
@@ -111,9 +112,7 @@ class Workspace(NamedTuple):
         )
 
     def task(self) -> Any:
-        flags = [self.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", "unused"]
-        args = options.parse_args_and_arch(options.get_generation_parser(), flags)
-        return tasks.setup_task(convert_namespace_to_omegaconf(args).task)
+        return tasks.setup_task(task_config(self.data))
 
     def base_model(self, base: str) -> Any:
         (model,), _ = checkpoint_utils.load_model_ensemble([self.bases[base]], task=self.task())
@@ -124,17 +123,24 @@ class Workspace(NamedTuple):
         return self.task().build_model(OmegaConf.create(config))
 
 
+@functools.lru_cache
+def task_config(data: str) -> Any:
+    flags = [data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", "unused"]
+    args = options.parse_args_and_arch(options.get_generation_parser(), flags)
+    return convert_namespace_to_omegaconf(args).task
+
+
 def write_corpus(directory: Path, sizes: Dict[str, int]) -> None:
-    """A toy language: words are translated one by one, in reverse order, and some have two translations."""
+    """A toy language: words are translated one by one, and some have two translations."""
     generator = random.Random(7)
-    words = [f"w{i}" for i in range(12)]
+    words = [f"w{i}" for i in range(9)]
     for split, size in sizes.items():
         with open(directory / f"{split}.xx", "w") as source, open(directory / f"{split}.yy", "w") as target:
             for _ in range(size):
                 sentence = generator.choices(words, k=generator.randint(1, 7))
                 print(*sentence, file=source)
                 print(
-                    *(f"{w.upper()}{generator.choice('ab') if w in words[:3] else ''}" for w in sentence[::-1]),
+                    *(f"{w.upper()}{generator.choice('ab') if w in words[:3] else ''}" for w in sentence),
                     file=target,
                 )
 

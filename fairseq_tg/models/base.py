@@ -6,11 +6,17 @@ import json
 from argparse import Namespace
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Type, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Type, Union
 
 import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
-from fairseq.models import ARCH_MODEL_NAME_REGISTRY, MODEL_REGISTRY, BaseFairseqModel
+from fairseq.models import (
+    ARCH_CONFIG_REGISTRY,
+    ARCH_MODEL_NAME_REGISTRY,
+    MODEL_REGISTRY,
+    BaseFairseqModel,
+    register_model,
+)
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
@@ -21,6 +27,23 @@ from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.site import ActorSite, Norms
 
 FAMILY_PREFIX = "tg_"
+
+
+def register_family(family: str) -> Callable[[Type[ActorModel]], Type[ActorModel]]:
+    """Register a tg model for fairseq's model `family`, as --arch tg_FAMILY."""
+    arch = FAMILY_PREFIX + family
+
+    def check_flags(args: Namespace) -> None:
+        ACTORS[getattr(args, "actor", ActorConfig.actor)]
+        check_family(read_base(getattr(args, "base_checkpoint", ""))[0], arch, args.base_checkpoint)
+
+    def register(cls: Type[ActorModel]) -> Type[ActorModel]:
+        cls = register_model(arch, dataclass=ActorConfig)(cls)
+        # fairseq-train calls this with the parsed flags: what is wrong is said before anything is written.
+        ARCH_CONFIG_REGISTRY[arch] = check_flags
+        return cls
+
+    return register
 
 
 class Seam(NamedTuple):
@@ -123,11 +146,7 @@ class ActorModel(BaseFairseqModel):
             base = Base.from_json(cfg.base_record)
         else:
             base, weights = read_base(cfg.base_checkpoint)
-        if FAMILY_PREFIX + base.family != cfg._name:
-            raise UserError(
-                f"'{cfg.base_checkpoint}' is a {base.family} model, which --arch {cfg._name} cannot wrap: "
-                f"{_remedy_for_family(base.family)}"
-            )
+        check_family(base, cfg._name, cfg.base_checkpoint)
         model = cls.base_class.build_model(base.build_options(), task)
         model.__class__ = cls  # see `adopt`: built by fairseq's own code, extended by ours
         assert isinstance(model, ActorModel)
@@ -269,6 +288,9 @@ def _identical(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
-def _remedy_for_family(family: str) -> str:
-    arch = FAMILY_PREFIX + family
-    return f"use --arch {arch}" if arch in MODEL_REGISTRY else "a base is a transformer, lstm or fconv model"
+def check_family(base: Base, arch: str, path: str) -> None:
+    """Refuse a base of another family than `arch` wraps."""
+    own = FAMILY_PREFIX + base.family
+    if own != arch:
+        remedy = f"use --arch {own}" if own in MODEL_REGISTRY else "a base is a transformer, lstm or fconv model"
+        raise UserError(f"'{path}' is a {base.family} model, which --arch {arch} cannot wrap: {remedy}")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Optional, Tuple
 
-from fairseq.models import register_model
 from fairseq.models.fconv import AttentionLayer, FConvDecoder, FConvModel
 from torch import Tensor
 
-from fairseq_tg.models.base import ActorModel, Seam
-from fairseq_tg.models.config import ActorConfig
+from fairseq_tg.models.base import ActorModel, Seam, register_family
 from fairseq_tg.models.site import ActorSite, IncrementalState, InputTap, adopt
 
 
@@ -50,7 +48,7 @@ class ActedFConvDecoder(FConvDecoder):
         return super().forward(prev_output_tokens, encoder_out, incremental_state, **unused)
 
 
-@register_model("tg_fconv", dataclass=ActorConfig)
+@register_family("fconv")
 class TGFConvModel(ActorModel, FConvModel):
     """A trained ConvS2S with actors."""
 

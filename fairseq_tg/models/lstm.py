@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Optional, Tuple
 
-from fairseq.models import register_model
 from fairseq.models.lstm import AttentionLayer, LSTMDecoder, LSTMModel
 from torch import Tensor
 
-from fairseq_tg.models.base import ActorModel, Seam
-from fairseq_tg.models.config import ActorConfig
+from fairseq_tg.models.base import ActorModel, Seam, register_family
 from fairseq_tg.models.site import ActorSite, IncrementalState, InputTap, adopt
 
 
@@ -47,7 +45,7 @@ class ActedLSTMDecoder(LSTMDecoder):
         return super().output_layer(x.contiguous())  # with shared embeddings not a module: see `_contiguous`
 
 
-@register_model("tg_lstm", dataclass=ActorConfig)
+@register_family("lstm")
 class TGLSTMModel(ActorModel, LSTMModel):
     """A trained LSTM with an actor."""
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterator, Optional, Tuple
 
-from fairseq.models import register_model
 from fairseq.models.transformer import TransformerModel
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_tg.models.base import ActorModel, Seam
-from fairseq_tg.models.config import ActorConfig
+from fairseq_tg.models.base import ActorModel, Seam, register_family
 from fairseq_tg.models.site import ActorSite, adopt
 
 
@@ -46,7 +44,7 @@ class ActedDecoderLayer(TransformerDecoderLayerBase):
         return self.act(self, (), state) if self.normalize_before else state
 
 
-@register_model("tg_transformer", dataclass=ActorConfig)
+@register_family("transformer")
 class TGTransformerModel(ActorModel, TransformerModel):
     """A trained Transformer with actors."""
 

@@ -197,7 +197,7 @@ def test_actor_layers(workspace, base, layers, sites):
 
 def test_state_and_context_may_differ_in_size(workspace):
     (seam,) = workspace.actor_model("lstm").seams()
-    assert (seam.state_dim, seam.context_dim) == (8, 12)
+    assert (seam.state_dim, seam.context_dim) == (16, 20)
     seam = next(workspace.actor_model("fconv").seams())
     assert (seam.state_dim, seam.context_dim) == (8, 10)
 

@@ -1,0 +1,170 @@
+"""Bad input ends in one clear line on standard error, a non-zero status and nothing written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairseq_tg.errors import UserError
+from tests.conftest import USER_DIR, run, run_process, write_corpus
+
+
+class Evil:
+    def __reduce__(self):
+        return (os.system, ("touch pwned",))
+
+
+@pytest.fixture()
+def files(workspace, tmp_path):
+    """A directory with every kind of file that a user might give by mistake."""
+    (tmp_path / "text.pt").write_text("not a checkpoint\n")
+    content = Path(workspace.bases["transformer"]).read_bytes()
+    (tmp_path / "cut.pt").write_bytes(content[: len(content) // 2])
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "other.pt")
+    state = torch.load(workspace.bases["transformer"])
+    torch.save({**state, "extra_state": Evil()}, tmp_path / "evil.pt")
+    state["cfg"]["model"]._name = state["cfg"]["model"].arch = "lightconv"
+    torch.save(state, tmp_path / "lightconv.pt")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def other_data(tmp_path_factory):
+    """A data directory with more words than the bases know."""
+    directory = tmp_path_factory.mktemp("other")
+    write_corpus(directory, {"train": 20, "valid": 5})
+    with open(directory / "train.xx", "a") as source, open(directory / "train.yy", "a") as target:
+        print(*(f"unheard{i}" for i in range(20)), file=source)
+        print(*(f"UNHEARD{i}" for i in range(20)), file=target)
+    flags = ["--trainpref", directory / "train", "--validpref", directory / "valid", "--joined-dictionary"]
+    run("fairseq-preprocess", "-s", "xx", "-t", "yy", *flags, "--destdir", directory / "bin", "--workers", "1")
+    return str(directory / "bin")
+
+
+TRAINING = [
+    (["--base-checkpoint", ""], "no base: give --base-checkpoint"),
+    (["--base-checkpoint", "{files}/none.pt"], "no checkpoint at '{files}/none.pt'"),
+    (["--base-checkpoint", "{files}"], "no checkpoint at '{files}'"),
+    (["--base-checkpoint", "{files}/text.pt"], "'{files}/text.pt' is no fairseq checkpoint"),
+    (["--base-checkpoint", "{files}/cut.pt"], "'{files}/cut.pt' is no fairseq checkpoint"),
+    (["--base-checkpoint", "{files}/other.pt"], "'{files}/other.pt' is no fairseq checkpoint"),
+    (["--base-checkpoint", "{files}/evil.pt"], "'{files}/evil.pt' is refused: its pickle asks for posix.system"),
+    (["--base-checkpoint", "{files}/lightconv.pt"], "is a lightconv model, which --arch tg_transformer cannot wrap"),
+    (["--arch", "tg_fconv"], "is a transformer model, which --arch tg_fconv cannot wrap: use --arch tg_transformer"),
+    (["--actor", "gates"], "unknown actor 'gates': --actor takes one of gate, ff, ff2, rnn, linear"),
+]
+
+
+@pytest.mark.parametrize("flags, message", TRAINING, ids=[message[:30] for _, message in TRAINING])
+def test_training(workspace, files, flags, message, capsys):
+    before = sorted(files.rglob("*"))
+    flags = [flag.format(files=files) for flag in flags]
+    with pytest.raises(UserError) as error:
+        run("fairseq-train", *workspace.train_flags("transformer", "--save-dir", files / "save", *flags))
+    (line,) = str(error.value).splitlines()
+    assert message.format(files=files) in line
+    assert sorted(files.rglob("*")) == before and not os.path.exists("pwned")
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--actor-hidden", "-3"], "--actor-hidden -3: give a size"),
+        (["--actor-rank", "-3"], "--actor-rank -3: give a rank"),
+        (["--actor-layers", "both"], "--actor-layers both: give all or last"),
+        (["--criterion", "actor_cross_entropy", "--arch", "transformer_tiny"], "this model has none: use --arch tg_"),
+    ],
+)
+def test_training_options(workspace, tmp_path, flags, message):
+    all_flags = workspace.train_flags("transformer", "--save-dir", tmp_path, *flags)
+    if "transformer_tiny" in flags:
+        at = all_flags.index("--base-checkpoint")
+        del all_flags[at : at + 2]
+    with pytest.raises(UserError, match=message):
+        run("fairseq-train", *all_flags)
+    assert not list(tmp_path.rglob("*.pt"))
+
+
+def test_another_dictionary(workspace, other_data, tmp_path):
+    message = r"the base has a source dictionary of \d+ entries, the data one of \d+: give the data directory"
+    with pytest.raises(UserError, match=message):
+        run("fairseq-train", other_data, *workspace.train_flags("transformer", "--save-dir", tmp_path)[1:])
+    tg = workspace.train("transformer", tmp_path / "tg", "--max-update", "1")
+    with pytest.raises(UserError, match=message):
+        run("fairseq-generate", other_data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", tg)
+
+
+def test_resuming_with_another_actor_or_base(workspace, tmp_path):
+    workspace.train("transformer", tmp_path, "--max-update", "1")
+    with pytest.raises(UserError, match="the checkpoint's actors have other shapes"):
+        workspace.train("transformer", tmp_path, "--max-update", "2", "--actor", "ff")
+    shutil.copytree(tmp_path, tmp_path / "lstm")
+    state = torch.load(workspace.bases["transformer"])
+    state["model"]["encoder.embed_tokens.weight"][5] += 1
+    torch.save(state, tmp_path / "other.pt")
+    with pytest.raises(UserError, match="these actors belong to another base"):
+        workspace.train("transformer", tmp_path, "--max-update", "2", "--base-checkpoint", tmp_path / "other.pt")
+
+
+def test_translating(workspace, files):
+    tg = workspace.train("transformer", files / "tg", "--max-update", "1")
+    actor_file = str(files / "actor.safetensors")
+    assert run_process("fairseq-tg", "actor", "export", tg, actor_file).returncode == 0
+    base = workspace.bases["transformer"]
+    cases = [
+        ([f"{files}/none.pt"], f"no checkpoint at '{files}/none.pt'"),
+        ([f"{files}/text.pt"], f"'{files}/text.pt' is no fairseq checkpoint"),
+        ([f"{files}/cut.pt"], f"'{files}/cut.pt' is no fairseq checkpoint"),
+        ([f"{files}/evil.pt"], f"'{files}/evil.pt' is refused"),
+        ([base, "--actor-weights", f"{files}/none"], f"no actor file at '{files}/none'"),
+        ([base, "--actor-weights", f"{files}/text.pt"], f"'{files}/text.pt' is no actor file"),
+        (
+            [workspace.bases["lstm"], "--actor-weights", actor_file],
+            "are for tg_transformer, and the base is a lstm model",
+        ),
+        (
+            [workspace.bases["transformer_prenorm"], "--actor-weights", actor_file],
+            "these actors belong to another base",
+        ),
+        ([tg, "--actor-weights", actor_file], "has actors already: give the checkpoint of a model without"),
+        ([f"{base}:{base}", "--actor-weights", ":".join([actor_file] * 3)], "3 files in --actor-weights for 2 models"),
+    ]
+    for flags, message in cases:
+        with pytest.raises(UserError) as error:
+            workspace.generate(*flags)
+        (line,) = str(error.value).splitlines()
+        assert message in line
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "fairseq-train {data} --task tg_translation --arch tg_transformer --base-checkpoint {files}/none.pt "
+        "--criterion actor_cross_entropy --optimizer adam --max-tokens 100 --save-dir {files}/save",
+        "fairseq-generate {data} --task tg_translation --path {files}/evil.pt",
+        "fairseq-interactive {data} --task tg_translation --path {files}/cut.pt",
+        "fairseq-tg actor export {files}/other.pt {files}/x.safetensors",
+    ],
+)
+def test_a_process_ends_with_one_line_and_status_1(workspace, files, command):
+    program, *flags = command.format(data=workspace.data, files=files).split()
+    if program != "fairseq-tg":
+        flags += ["--user-dir", USER_DIR]
+    before = sorted(files.rglob("*"))
+    done = run_process(program, *flags, cwd=files)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr + done.stdout
+    assert [line for line in done.stderr.splitlines() if line.startswith("fairseq_tg: error:")] == [
+        done.stderr.splitlines()[-1]
+    ]
+    assert sorted(files.rglob("*")) == before
+
+
+@pytest.mark.parametrize("flags", [[], ["actor"], ["actor", "export", "one"], ["unknown"]])
+def test_usage(flags):
+    done = run_process("fairseq-tg", *flags)
+    assert done.returncode == 2 and "usage: fairseq-tg" in done.stderr
