@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import List, Tuple
 
 #: source noun -> target noun and its gender
-NOUNS = {
-    **{f"no{i}": (f"nam{i}", "m" if i % 2 else "f") for i in range(14)},
-}
+NOUNS = {f"no{i}": (f"nam{i}", "m" if i % 2 else "f") for i in range(14)}
 #: ambiguous source noun -> its two readings; verbs with an even number take the first
 AMBIGUOUS = {f"am{i}": ((f"first{i}", "m"), (f"second{i}", "f")) for i in range(8)}
 ADJECTIVES = {f"ad{i}": f"tall{i}" for i in range(10)}
@@ -29,8 +27,8 @@ def noun_phrase(generator: random.Random, noun: Tuple[str, Tuple[str, str]]) -> 
     adjectives = generator.sample(sorted(ADJECTIVES), generator.choice([0, 0, 1, 1, 2]))
     source = ["da", *adjectives, word]
     # the target's adjectives follow in the other order, and agree
-    target = ["le" if gender == "m" else "la", *(f"{ADJECTIVES[a]}-{gender}" for a in reversed(adjectives)), translation]
-    return source, target
+    agreeing = [f"{ADJECTIVES[adjective]}-{gender}" for adjective in reversed(adjectives)]
+    return source, ["le" if gender == "m" else "la", *agreeing, translation]
 
 
 def sentence(generator: random.Random) -> Tuple[str, str]:
