@@ -1,7 +1,7 @@
 """Size of an exported gate actor against its base, for the paper's models; or for a base of yours with --base.
 
-    python benchmarks/actor_sizes.py [--vocabulary 40000]
-    python benchmarks/actor_sizes.py --base base.pt --actor-file actor.safetensors
+python benchmarks/actor_sizes.py [--vocabulary 40000]
+python benchmarks/actor_sizes.py --base base.pt --actor-file actor.safetensors
 """
 
 from __future__ import annotations

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import List, Optional
 
 from fairseq_tg import __version__
 from fairseq_tg.actor_files import export_actor, import_actor
+from fairseq_tg.corpus.assemble import merge
+from fairseq_tg.corpus.build import describe
+from fairseq_tg.corpus.launch import build_locally, build_on_slurm
+from fairseq_tg.corpus.status import status
+from fairseq_tg.errors import UserError
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -19,6 +25,68 @@ def _export(args: argparse.Namespace) -> None:
 def _import(args: argparse.Namespace) -> None:
     metadata = import_actor(args.base, args.actor_file, args.checkpoint)
     print(f"{args.checkpoint}: {metadata.arch}, {metadata.actor} actors on base {metadata.base_fingerprint[:16]}")
+
+
+def _status(args: argparse.Namespace) -> None:
+    print(status(args.directory))
+
+
+def _merge(args: argparse.Namespace) -> None:
+    out = args.out or args.directories[0]
+    print(describe(Path(out), merge(args.directories, out, args.data)))
+
+
+def _build(args: argparse.Namespace) -> None:
+    directory = _value_of("--kbest-dir", args.flags)
+    if args.shards < 1:
+        raise UserError(f"--shards {args.shards}: give the number of processes")
+    if "--kbest-shard" in args.flags:
+        raise UserError("--kbest-shard is set for each of the --shards: leave it out")
+    if not args.slurm:
+        manifest = build_locally(args.flags, directory, args.shards)
+    else:
+        parameters = dict(item.partition("=")[::2] for item in args.slurm_option)
+        parameters = {f"slurm_{name}": int(value) if value.isdigit() else value for name, value in parameters.items()}
+        manifest = build_on_slurm(args.flags, directory, args.shards, args.threads, parameters)
+    print(describe(Path(directory), manifest))
+
+
+def _value_of(flag: str, flags: List[str]) -> str:
+    if flag not in flags[:-1]:
+        raise UserError(f"no {flag}: give it with the other flags of fairseq-generate")
+    return flags[flags.index(flag) + 1]
+
+
+def _add_corpus_commands(corpus: argparse.ArgumentParser) -> None:
+    commands = corpus.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    show = commands.add_parser("status", help="how far a build is, and what it gave so far")
+    show.add_argument("directory", help="the --kbest-dir of a build")
+    show.set_defaults(run=_status)
+
+    join = commands.add_parser("merge", help="make one corpus of the shards of a build")
+    join.add_argument("directories", nargs="+", metavar="DIR", help="directories with the shards of one build")
+    join.add_argument("--out", help="where the corpus goes (default: the first DIR)")
+    join.add_argument("--data", help="the data directory, if it is not where the build found it")
+    join.set_defaults(run=_merge)
+
+    build = commands.add_parser(
+        "build",
+        help="build a corpus in several processes, here or on a Slurm cluster",
+        usage="fairseq-tg corpus build --shards N [--slurm ...] -- DATA --path BASE --kbest-dir OUT ...",
+        description="Runs fairseq-generate for every shard, waits, and merges. Started again, it goes on where it was.",
+    )
+    build.add_argument("--shards", type=int, required=True, help="number of processes or jobs")
+    build.add_argument("--slurm", action="store_true", help="submit jobs instead of running processes here")
+    build.add_argument("--threads", type=int, default=8, help="CPUs of a job (with --slurm)")
+    build.add_argument(
+        "--slurm-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="passed on to submitit, as in partition=long or time=1440; may be given several times",
+    )
+    build.add_argument("flags", nargs="+", metavar="FLAGS", help="of fairseq-generate, behind --")
+    build.set_defaults(run=_build)
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -41,6 +109,7 @@ def get_parser() -> argparse.ArgumentParser:
     import_.add_argument("actor_file", help="a file that `fairseq-tg actor export` made")
     import_.add_argument("checkpoint", help="the tg checkpoint to write")
     import_.set_defaults(run=_import)
+    _add_corpus_commands(commands.add_parser("corpus", help="build oracle k-best corpora, look at them, merge them"))
     return parser
 
 

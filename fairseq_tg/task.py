@@ -9,11 +9,15 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from omegaconf import open_dict
+from omegaconf import OmegaConf, open_dict
 
 from fairseq_tg.actor_files import build_from_actor_file
+from fairseq_tg.corpus.selection import SELECTIONS
+from fairseq_tg.decoding.corpus_run import CorpusRun
+from fairseq_tg.decoding.engines import ENGINES
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
+from fairseq_tg.objectives import OBJECTIVES
 
 
 @dataclass
@@ -25,6 +29,32 @@ class TGTranslationConfig(TranslationConfig):
             f"for all bases or one for each, separated by '{os.pathsep}'"
         },
     )
+    kbest_dir: Optional[str] = field(
+        default=None, metadata={"help": "build an oracle k-best corpus in this directory, with k = --beam"}
+    )
+    objective: str = field(
+        default="sbleu",
+        metadata={"help": f"what a hypothesis is chosen by: {', '.join(OBJECTIVES.names())}, or pkg.module:function"},
+    )
+    selection: str = field(
+        default="top1",
+        metadata={"help": f"what is chosen from a k-best list: {', '.join(SELECTIONS.names())} (topn:N)"},
+    )
+    kbest_jsonl: bool = field(
+        default=False, metadata={"help": "also keep every hypothesis with its scores, in kbest.jsonl.gz"}
+    )
+    kbest_from: Optional[str] = field(
+        default=None,
+        metadata={"help": "take the k-best lists from this corpus (built with --kbest-jsonl) instead of decoding"},
+    )
+    kbest_shard: Optional[str] = field(
+        default=None,
+        metadata={"help": "build shard I of N, as I/N from 0/N on (default: from Slurm's array variables, or 0/1)"},
+    )
+    kbest_block: int = field(default=500, metadata={"help": "sentences that are committed to disk together"})
+    kbest_engine: str = field(
+        default="fairseq", metadata={"help": f"what does the beam search: {', '.join(ENGINES.names())}"}
+    )
 
 
 @register_task("tg_translation", dataclass=TGTranslationConfig)
@@ -33,12 +63,18 @@ class TGTranslationTask(TranslationTask):
 
     def __init__(self, cfg: TGTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
+        self._corpus_run: Optional[CorpusRun] = None
         self._actor_files: List[str] = cfg.actor_weights.split(os.pathsep) if cfg.actor_weights else []
 
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> EpochBatchIterator:
         # With a multiple (8 by default), fairseq drops the last batch of a data set that is no multiple of it: up to 7
         # sentences are not trained on, and of a test set not translated, without a word.
         kwargs["required_batch_size_multiple"] = 1
+        root = self.cfg._get_root()
+        if self.cfg.kbest_dir:
+            self._corpus_run = CorpusRun(self, root)
+            wanted = ("max_positions", "max_tokens", "max_sentences", "seed", "num_workers")
+            return self._corpus_run.iterator(dataset, **{name: kwargs[name] for name in wanted})
         known = dataset in self.dataset_to_epoch_iter
         # fairseq makes a data set's batches once, from the seed and the epoch in which it was started: a training that
         # was interrupted would go on with other batches. They are made as for epoch 1, whenever that is.
@@ -54,7 +90,12 @@ class TGTranslationTask(TranslationTask):
             raise UserError(
                 f"{len(files)} files in --actor-weights for {len(models)} models: give one, or one for each"
             )
-        return super().build_generator(models, args, *more, **kwargs)
+        generator = super().build_generator(models, args, *more, **kwargs)
+        if self._corpus_run is None:
+            return generator
+        with open_dict(args):
+            greedy_args = OmegaConf.merge(args, {"beam": 1, "nbest": 1})
+        return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
         if self._actor_files and from_checkpoint:

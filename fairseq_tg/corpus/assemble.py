@@ -1,0 +1,187 @@
+"""From blocks to a data directory that fairseq-train takes, with the manifest that vouches for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+import torch
+from fairseq.data import Dictionary, data_utils, indexed_dataset
+
+from fairseq_tg.corpus.blocks import BlockStore, Sentence, Tally
+from fairseq_tg.corpus.directory import KBEST, MANIFEST, CorpusDirectory, describe_difference, hash_file
+from fairseq_tg.corpus.selection import get_selection
+from fairseq_tg.errors import UserError
+from fairseq_tg.files import replacing
+
+SPLIT = "train"
+SUFFIXES = ("bin", "idx")
+
+
+def assemble(directory: CorpusDirectory, sources: Sequence[CorpusDirectory] = ()) -> Dict[str, Any]:
+    """Make `directory` complete from the blocks of all `sources` (its own, if none are given); returns the manifest."""
+    try:
+        return _assemble(directory, sources)
+    except OSError as error:
+        raise UserError(f"cannot complete '{directory.path}': {error}; what was committed is kept") from None
+
+
+def _assemble(directory: CorpusDirectory, sources: Sequence[CorpusDirectory]) -> Dict[str, Any]:
+    manifest = directory.manifest
+    if manifest is None:
+        raise UserError(f"'{directory.path}' is no k-best corpus: it has no {MANIFEST}")
+    recipe = manifest["recipe"]
+    stores = _find_blocks(recipe, sources or [directory])
+    data, subset = Path(manifest["data"]), recipe["subset"]
+    source_lang, target_lang = recipe["languages"]
+    files = _copy_other_splits(data, directory.path, source_lang, target_lang)
+
+    dictionary = Dictionary.load(str(data / f"dict.{target_lang}.txt"))
+    prefix = data / f"{subset}.{source_lang}-{target_lang}"
+    if not indexed_dataset.dataset_exists(f"{prefix}.{source_lang}", None):
+        prefix = data / f"{subset}.{target_lang}-{source_lang}"
+    originals = {lang: data_utils.load_indexed_dataset(f"{prefix}.{lang}") for lang in (source_lang, target_lang)}
+    vocabularies = {source_lang: Dictionary.load(str(data / f"dict.{source_lang}.txt")), target_lang: dictionary}
+    adds_gold = get_selection(recipe["selection"]).adds_gold
+    tally, skipped = Tally(), []
+    stem = f"{SPLIT}.{source_lang}-{target_lang}"
+    names = {lang: f"{stem}.{lang}" for lang in (source_lang, target_lang)}
+    with _Writers(directory.path, names, {lang: len(v) for lang, v in vocabularies.items()}) as writers:
+        for sentence in _sentences(stores):
+            tally.add(sentence)
+            if sentence.skipped is not None:
+                skipped.append({"id": sentence.id, "reason": sentence.skipped})
+                continue
+            source = originals[source_lang][sentence.id]
+            targets = [torch.tensor([*sentence.hypotheses[rank].tokens, dictionary.eos()]) for rank in sentence.chosen]
+            if adds_gold:
+                targets.append(originals[target_lang][sentence.id])
+                tally.pairs += 1
+            for target in targets:
+                writers.add({source_lang: source, target_lang: target})
+    files += [f"{name}.{suffix}" for name in names.values() for suffix in SUFFIXES]
+
+    if recipe["keep_kbest"]:
+        with replacing(str(directory.path / KBEST)) as temporary, open(temporary, "wb") as file:
+            for number, store in enumerate(stores):
+                file.write(store.content(number))  # gzip files in a row are a gzip file
+        files.append(KBEST)
+    counts = {"source_sentences": recipe["sentences"], **asdict(tally)}
+    hashes = {name: hash_file(directory.path / name) for name in sorted(files)}
+    full = {**manifest, "counts": counts, "means": tally.means(), "skipped": skipped, "files": hashes}
+    directory.write_manifest(full, status="complete")
+    directory.clear()
+    return full
+
+
+def merge(paths: Sequence[str], out: str, data: Optional[str] = None) -> Dict[str, Any]:
+    """Make one corpus of the shards in several directories, or of those in one.
+
+    Args:
+        paths: the directories.
+        out: the directory of the corpus; may be one of them.
+        data: the data directory, if it is not where it was for the first shard.
+    """
+    shards = [CorpusDirectory(path) for path in paths]
+    manifests: List[Dict[str, Any]] = []
+    for shard in shards:
+        manifest = shard.manifest
+        if manifest is None:
+            raise UserError(f"'{shard.path}' is no k-best corpus: it has no {MANIFEST}")
+        if manifest["status"] == "complete":
+            raise UserError(f"'{shard.path}' is complete already: give directories of shards")
+        manifests.append(manifest)
+        difference = describe_difference(manifests[0]["recipe"], manifest["recipe"])
+        if difference:
+            raise UserError(f"'{shard.path}' and '{shards[0].path}' are of different builds: {difference}")
+    origin = {name: manifests[0][name] for name in ("command", "data")}
+    if data is not None:
+        origin["data"] = os.path.abspath(data)
+    if not os.path.isdir(origin["data"]):
+        raise UserError(f"the data directory '{origin['data']}' is not there: say where it is with --data")
+    directory = CorpusDirectory(out)
+    directory.begin(manifests[0]["recipe"], origin)
+    if directory.complete:
+        raise UserError(f"'{out}' is complete already: give another --out")
+    return assemble(directory, shards)
+
+
+def _find_blocks(recipe: Dict[str, Any], sources: Sequence[CorpusDirectory]) -> List[BlockStore]:
+    """For each block, the store that has it; refuses missing and double ones."""
+    found: Dict[int, List[BlockStore]] = {}
+    for source in sources:
+        for number in source.blocks.numbers():
+            found.setdefault(number, []).append(source.blocks)
+    size = recipe["block_size"]
+    count = -(-recipe["sentences"] // size)
+    for number in range(count):
+        ids = f"source ids {number * size} to {min((number + 1) * size, recipe['sentences']) - 1}"
+        if number not in found:
+            raise UserError(f"{ids} are missing (block {number} of {count}): run the shard that they belong to")
+        if len(found[number]) > 1:
+            places = " and ".join(str(store.directory) for store in found[number])
+            raise UserError(f"{ids} are there more than once: in {places}; leave one of them out")
+    return [found[number][0] for number in range(count)]
+
+
+def _sentences(stores: Sequence[BlockStore]) -> Iterator[Sentence]:
+    """All sentences in the order of their ids; refuses any that is missing or double."""
+    expected = 0
+    for number, store in enumerate(stores):
+        for sentence in store.read(number):
+            if sentence.id != expected:
+                raise UserError(f"block {number} in '{store.directory}' has source id {sentence.id}, not {expected}")
+            expected += 1
+            yield sentence
+
+
+def _copy_other_splits(data: Path, out: Path, source_lang: str, target_lang: str) -> List[str]:
+    """Copy dictionaries and all splits but the training one, so that the corpus is a data directory of its own."""
+    copied = []
+    for path in sorted(data.iterdir()):
+        pair = f".{source_lang}-{target_lang}." in path.name or f".{target_lang}-{source_lang}." in path.name
+        if (pair and path.name.split(".")[0] != SPLIT) or path.name in (
+            f"dict.{source_lang}.txt",
+            f"dict.{target_lang}.txt",
+        ):
+            with replacing(str(out / path.name)) as temporary:
+                shutil.copyfile(path, temporary)
+            copied.append(path.name)
+    return copied
+
+
+class _Writers:
+    """Writes both sides of a split in fairseq's mmap format, under temporary names until all is written."""
+
+    def __init__(self, directory: Path, names: Dict[str, str], vocabularies: Dict[str, int]) -> None:
+        self.paths = {lang: directory / name for lang, name in names.items()}
+        self.builders = {
+            lang: indexed_dataset.make_builder(f"{path}.bin.tmp", impl="mmap", vocab_size=vocabularies[lang])
+            for lang, path in self.paths.items()
+        }
+
+    def __enter__(self) -> _Writers:
+        return self
+
+    def add(self, tensors: Dict[str, torch.Tensor]) -> None:
+        for lang, tensor in tensors.items():
+            self.builders[lang].add_item(tensor)
+
+    def __exit__(self, error: Any, *rest: Any) -> None:
+        temporaries = {
+            f"{path}.{suffix}": f"{path}.{suffix}.tmp" for path in self.paths.values() for suffix in SUFFIXES
+        }
+        try:
+            if error is None:
+                for lang, path in self.paths.items():
+                    self.builders[lang].finalize(f"{path}.idx.tmp")
+                for final, temporary in temporaries.items():
+                    with replacing(final) as name:
+                        os.rename(temporary, name)
+        finally:
+            for temporary in temporaries.values():
+                if os.path.exists(temporary):
+                    os.remove(temporary)

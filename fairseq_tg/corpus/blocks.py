@@ -1,0 +1,156 @@
+"""Blocks: consecutive sentences of a corpus with their k-best lists, committed together, whole or not at all.
+
+A block is a compressed file of JSON lines, one for each sentence, and a summary that is written after it and holds its
+hash: a block is there when its summary is. Neither holds a time or a name of a machine, so that the same work gives
+the same bytes.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Optional
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.files import replacing
+
+
+@dataclass
+class Hypothesis:
+    """One translation: its dictionary ids (no end of sentence), its words, and what model and objective say of it."""
+
+    tokens: List[int]
+    text: str
+    score: float  # the search's, normalised by length
+    log_prob: float
+    objective: Optional[float] = None
+
+
+@dataclass
+class Sentence:
+    """A source sentence's k-best list, in the order of the beam, and the ranks chosen from it; or why there is none."""
+
+    id: int
+    hypotheses: List[Hypothesis] = field(default_factory=list)
+    chosen: List[int] = field(default_factory=list)
+    greedy: Optional[Hypothesis] = None
+    skipped: Optional[str] = None
+
+    def to_json(self) -> str:
+        fields = {name: value for name, value in asdict(self).items() if value not in (None, [])}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, line: str) -> Sentence:
+        raw = json.loads(line)
+        raw["hypotheses"] = [Hypothesis(**hypothesis) for hypothesis in raw.get("hypotheses", [])]
+        if raw.get("greedy"):
+            raw["greedy"] = Hypothesis(**raw["greedy"])
+        return cls(**raw)
+
+
+@dataclass
+class Tally:
+    """Counts and sums over sentences: what progress, status and manifest report."""
+
+    sentences: int = 0  # with a k-best list
+    pairs: int = 0  # hypotheses chosen
+    rank1_sum: float = 0.0
+    chosen_sum: float = 0.0  # of the best chosen hypothesis; of rank 1 where none was
+    not_rank1: int = 0
+    skipped: Dict[str, int] = field(default_factory=dict)  # by reason, without the particulars
+
+    def add(self, sentence: Sentence) -> None:
+        if sentence.skipped is not None:
+            reason = sentence.skipped.split(":")[0]
+            self.skipped[reason] = self.skipped.get(reason, 0) + 1
+        if sentence.hypotheses:
+            best = sentence.chosen[0] if sentence.chosen else 0
+            self.sentences += 1
+            self.pairs += len(sentence.chosen)
+            self.rank1_sum += sentence.hypotheses[0].objective or 0.0
+            self.chosen_sum += sentence.hypotheses[best].objective or 0.0
+            self.not_rank1 += best != 0
+
+    def add_tally(self, other: Tally) -> None:
+        for name, value in vars(other).items():
+            if name != "skipped":
+                setattr(self, name, getattr(self, name) + value)
+        for reason, count in other.skipped.items():
+            self.skipped[reason] = self.skipped.get(reason, 0) + count
+
+    def means(self) -> Dict[str, float]:
+        count = max(self.sentences, 1)
+        return {
+            "rank 1": self.rank1_sum / count,
+            "chosen": self.chosen_sum / count,
+            "oracle not rank 1": self.not_rank1 / count,
+        }
+
+
+class BlockStore:
+    """The blocks of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def _data(self, number: int) -> Path:
+        return self.directory / f"{number:06d}.jsonl.gz"
+
+    def _summary(self, number: int) -> Path:
+        return self.directory / f"{number:06d}.json"
+
+    def numbers(self) -> List[int]:
+        """The blocks that are there, in order."""
+        return sorted(int(path.stem) for path in self.directory.glob("[0-9]*.json") if path.stem.isdigit())
+
+    def __contains__(self, number: int) -> bool:
+        return self._summary(number).exists()
+
+    def write(self, number: int, sentences: Iterable[Sentence]) -> Tally:
+        """Commit a block."""
+        tally, lines = Tally(), []
+        for sentence in sentences:
+            tally.add(sentence)
+            lines.append(sentence.to_json() + "\n")
+        data = gzip.compress("".join(lines).encode(), mtime=0)
+        with replacing(str(self._data(number))) as temporary:
+            Path(temporary).write_bytes(data)
+        summary = {"sha256": hashlib.sha256(data).hexdigest(), "tally": asdict(tally)}
+        with replacing(str(self._summary(number))) as temporary:
+            Path(temporary).write_text(json.dumps(summary) + "\n")
+        return tally
+
+    def summary(self, number: int) -> Dict[str, Any]:
+        path = self._summary(number)
+        try:
+            summary = json.loads(path.read_text())
+            return {"sha256": str(summary["sha256"]), "tally": Tally(**summary["tally"])}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"'{path}' is damaged ({error}): delete it, and the block is made again") from None
+
+    def content(self, number: int) -> bytes:
+        """A block's file, checked against its hash."""
+        path = self._data(number)
+        data = path.read_bytes() if path.exists() else b""
+        if hashlib.sha256(data).hexdigest() != self.summary(number)["sha256"]:
+            raise UserError(f"'{path}' is damaged: delete '{self._summary(number)}', and the block is made again")
+        return data
+
+    def read(self, number: int) -> List[Sentence]:
+        lines = gzip.decompress(self.content(number)).decode().splitlines()
+        return [Sentence.from_json(line) for line in lines]
+
+
+def read_sentences(path: Path) -> Iterator[Sentence]:
+    """The sentences of a stored kbest.jsonl.gz, in order."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                yield Sentence.from_json(line)
+    except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
+        raise UserError(f"'{path}' is no list of k-best translations, or a damaged one: {error}") from None

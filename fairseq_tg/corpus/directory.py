@@ -1,0 +1,140 @@
+"""The directory that a corpus is built in: what is being built, by whom, and how far it is."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from fairseq_tg.corpus.blocks import BlockStore
+from fairseq_tg.errors import UserError
+from fairseq_tg.files import replacing
+
+MANIFEST = "manifest.json"
+KBEST = "kbest.jsonl.gz"
+FORMAT = 1
+
+
+class CorpusDirectory:
+    """A corpus, finished or under way.
+
+    `recipe` is everything that the corpus depends on; a directory is for one recipe. It is in the manifest from the
+    beginning; when the corpus is complete, counts, skipped sentences and the hashes of all files join it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self.blocks = BlockStore(self.path / "blocks")
+        self._lock: Optional[int] = None
+
+    @property
+    def manifest(self) -> Optional[Dict[str, Any]]:
+        """The manifest, or None where nothing has been begun."""
+        path = self.path / MANIFEST
+        if not path.exists():
+            return None
+        try:
+            manifest = json.loads(path.read_text())
+            if manifest["format"] != FORMAT:
+                raise UserError(f"'{path}' has format {manifest['format']}, this version reads {FORMAT}")
+            if not isinstance(manifest["recipe"], dict) or manifest["status"] not in ("building", "complete"):
+                raise ValueError("no recipe or no status")
+            return manifest
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"'{path}' is damaged ({error}): build the corpus anew, in another directory") from None
+
+    @property
+    def complete(self) -> bool:
+        manifest = self.manifest
+        return manifest is not None and manifest["status"] == "complete"
+
+    def begin(self, recipe: Dict[str, Any], origin: Dict[str, Any]) -> None:
+        """Make the directory, or check that it is for this recipe.
+
+        Args:
+            recipe: everything that the corpus depends on.
+            origin: what else is worth knowing: where the data was, and the command.
+        """
+        recipe = json.loads(json.dumps(recipe))
+        manifest = self.manifest
+        if manifest is not None:
+            difference = describe_difference(manifest["recipe"], recipe)
+            if difference:
+                raise UserError(
+                    f"'{self.path}' was begun with other settings: {difference}; give the same command, or another "
+                    "--kbest-dir"
+                )
+            return
+        if self.path.exists() and not (self.path.is_dir() and all(map(_is_ours, self.path.iterdir()))):
+            raise UserError(f"'{self.path}' is there and is no k-best corpus: give an empty or a new --kbest-dir")
+        try:
+            self.blocks.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make '{self.path}': {error.strerror}") from None
+        self.write_manifest({**origin, "recipe": recipe}, status="building")
+
+    def write_manifest(self, manifest: Dict[str, Any], status: str) -> None:
+        text = json.dumps({"format": FORMAT, "status": status, **manifest}, indent=1, ensure_ascii=False)
+        with replacing(str(self.path / MANIFEST)) as temporary:
+            Path(temporary).write_text(text + "\n")
+
+    def lock(self, shard: int, shards: int) -> None:
+        """Keep other processes from building the same shard here. The lock ends with the process, however that ends."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / f".lock-{shard}-of-{shards}", os.O_CREAT | os.O_RDWR)
+        except OSError as error:
+            raise UserError(f"cannot write to '{self.path}': {error.strerror}; give another --kbest-dir") from None
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"another process is building shard {shard}/{shards} in '{self.path}': wait for it, or give another "
+                "--kbest-dir"
+            ) from None
+
+    def check_files(self) -> None:
+        """Compare the files of a complete corpus with their hashes."""
+        manifest = self.manifest
+        assert manifest is not None
+        for name, expected in manifest["files"].items():
+            path = self.path / os.path.basename(name)  # never outside of the directory
+            if not path.is_file() or hash_file(path) != expected:
+                raise UserError(f"'{path}' is missing or damaged: build the corpus anew, in another directory")
+
+    def clear(self) -> None:
+        """Remove what is needed only while a corpus is being built."""
+        shutil.rmtree(self.blocks.directory, ignore_errors=True)
+        for path in self.path.glob(".lock-*"):
+            path.unlink()
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file may be that of a build which is only just beginning."""
+    return path.name.startswith((".", MANIFEST)) or path.name == "blocks"
+
+
+def describe_difference(old: Dict[str, Any], new: Dict[str, Any]) -> str:
+    """Name every setting that differs, with both values."""
+    changes: List[str] = []
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            changes.append(f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}")
+    return "; ".join(changes)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            digest.update(chunk)
+    return digest.hexdigest()

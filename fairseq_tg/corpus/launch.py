@@ -1,0 +1,116 @@
+"""The shards of one build, run side by side on this machine or as jobs of a Slurm cluster, and merged at the end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List
+
+from tqdm import tqdm
+
+from fairseq_tg.corpus.assemble import merge
+from fairseq_tg.corpus.directory import CorpusDirectory
+from fairseq_tg.errors import UserError
+
+
+@dataclass
+class ShardJob:
+    """One shard, as a process; called again after it was preempted, it goes on where it was."""
+
+    flags: List[str]  # of fairseq-generate
+    shard: int
+    shards: int
+    threads: int
+
+    def command(self) -> List[str]:
+        program = str(Path(sys.executable).parent / "fairseq-generate")
+        return [program, *self.flags, "--quiet", "--kbest-shard", f"{self.shard}/{self.shards}"]
+
+    def environment(self) -> Dict[str, str]:
+        return {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
+
+    def __call__(self) -> None:
+        subprocess.run(self.command(), env=self.environment(), check=True)
+
+    def checkpoint(self) -> Any:
+        """What submitit asks for when Slurm is about to take the machine away: the same job, queued again."""
+        import submitit
+
+        return submitit.helpers.DelayedSubmission(self)
+
+
+def build_locally(flags: List[str], directory: str, shards: int) -> Dict[str, Any]:
+    """Run a process for each shard, show the progress of them all, and merge."""
+    threads = max(1, (os.cpu_count() or 1) // shards)
+    jobs = [ShardJob(flags, shard, shards, threads) for shard in range(shards)]
+    logs = Path(f"{directory}.logs")
+    logs.mkdir(parents=True, exist_ok=True)
+    names = [logs / f"shard-{job.shard}-of-{shards}.log" for job in jobs]
+    processes = []
+    try:
+        for job, name in zip(jobs, names):
+            with open(name, "w") as log:
+                processes.append(
+                    subprocess.Popen(job.command(), env=job.environment(), stdout=log, stderr=subprocess.STDOUT)
+                )
+        _watch(processes, CorpusDirectory(directory))
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    for process, name in zip(processes, names):
+        if process.returncode:
+            lines = name.read_text(errors="replace").strip().splitlines() or [f"status {process.returncode}"]
+            raise UserError(
+                f"a shard failed: {lines[-1].replace('fairseq_tg: error: ', '')} (see '{name}'); run this again"
+            )
+    return _complete(directory)
+
+
+def build_on_slurm(
+    flags: List[str], directory: str, shards: int, threads: int, parameters: Dict[str, Any], cluster: str = "slurm"
+) -> Dict[str, Any]:
+    """Submit a job array, wait for it, and merge. Jobs that are preempted or time out are queued again, and go on."""
+    try:
+        import submitit
+    except ImportError:
+        raise UserError("--slurm needs submitit: pip install 'fairseq_tg[cluster]'") from None
+    executor = submitit.AutoExecutor(folder=f"{directory}.logs", cluster=cluster, slurm_max_num_timeout=100)
+    executor.update_parameters(name="fairseq-tg-corpus", cpus_per_task=threads, **parameters)
+    with executor.batch():
+        jobs = [executor.submit(ShardJob(flags, shard, shards, threads)) for shard in range(shards)]
+    for job in jobs:
+        try:
+            job.result()
+        except Exception as error:
+            last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise UserError(f"job {job.job_id} failed: {last} (see '{directory}.logs'); run this again") from None
+    return _complete(directory)
+
+
+def _complete(directory: str) -> Dict[str, Any]:
+    corpus = CorpusDirectory(directory)
+    manifest = corpus.manifest
+    if manifest is not None and corpus.complete:
+        return manifest
+    return merge([directory], directory)
+
+
+def _watch(processes: List[subprocess.Popen], directory: CorpusDirectory) -> None:
+    """A bar over the blocks of all shards, until all processes have ended or one has failed."""
+    with tqdm(unit="sent", desc="all shards") as bar:
+        while any(process.poll() is None for process in processes):
+            if any(process.poll() for process in processes):
+                return
+            manifest = directory.manifest
+            if manifest is not None:
+                recipe = manifest["recipe"]
+                bar.total = recipe["sentences"]
+                bar.n = min(len(directory.blocks.numbers()) * recipe["block_size"], recipe["sentences"])
+                bar.refresh()
+            time.sleep(0.5)

@@ -1,0 +1,1 @@
+"""Decoding: the oracle search that builds a corpus, and the engines it can use."""

@@ -1,0 +1,216 @@
+"""A run of fairseq-generate that builds a corpus: from its flags to the batches and the generator that it uses."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+from fairseq.data import encoders
+from fairseq.data.iterators import EpochBatchIterator
+from omegaconf import DictConfig, OmegaConf
+
+from fairseq_tg.checkpoints import fingerprint, load_checkpoint
+from fairseq_tg.corpus.build import Build, describe, parse_shard
+from fairseq_tg.corpus.directory import CorpusDirectory, hash_file
+from fairseq_tg.corpus.selection import get_selection
+from fairseq_tg.decoding.engines import ENGINES
+from fairseq_tg.decoding.oracle import OracleGenerator, Search, fairseq_search
+from fairseq_tg.errors import UserError
+from fairseq_tg.objectives import get_objective
+
+#: Options of fairseq's generation that change what a search finds.
+SEARCH_OPTIONS = (
+    *("lenpen", "unkpen", "max_len_a", "max_len_b", "min_len", "match_source_len", "unnormalized", "temperature"),
+    *(
+        "no_repeat_ngram_size",
+        "prefix_size",
+        "sampling",
+        "diverse_beam_groups",
+        "diverse_beam_strength",
+        "diversity_rate",
+    ),
+)
+SHARD_FLAGS = ("--kbest-shard", "--num-shards", "--shard-id")
+SUBWORDS = {"sentencepiece": lambda symbol: symbol.startswith("\u2581"), "subword_nmt": lambda s: s.endswith("@@")}
+
+
+class CorpusRun:
+    """What `tg_translation` does with --kbest-dir.
+
+    Args:
+        task: the task, whose options say what to build.
+        root: all options of the command, to which those of the search and the batches belong.
+    """
+
+    def __init__(self, task: Any, root: DictConfig) -> None:
+        self.task = task
+        self.cfg = task.cfg
+        self.root = root
+        self.objective = get_objective(self.cfg.objective)
+        self.selection = get_selection(self.cfg.selection)
+        self.shard = self._shard()
+        self.build: Optional[Build] = None
+        self.subwords = root.common_eval.post_process or self._guess_subwords()
+        self.tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
+        ENGINES[self.cfg.kbest_engine]  # refuse an unknown name now
+        self._check_search()
+
+    def _check_search(self) -> None:
+        beam, vocabulary = self.root.generation.beam, len(self.task.target_dictionary)
+        if 2 * beam > vocabulary - 1:  # fairseq looks at 2k continuations, of all symbols but padding
+            raise UserError(
+                f"--beam {beam} is too large for a dictionary of {vocabulary}: give at most {(vocabulary - 1) // 2}"
+            )
+        if self.cfg.kbest_block < 1:
+            raise UserError(f"--kbest-block {self.cfg.kbest_block}: give the number of sentences to commit together")
+
+    def _shard(self) -> Tuple[int, int]:
+        own, fairseqs = parse_shard(self.cfg.kbest_shard), (self.root.dataset.shard_id, self.root.dataset.num_shards)
+        if fairseqs[1] == 1:
+            return own
+        if own[1] > 1:
+            raise UserError("give --kbest-shard I/N or --num-shards and --shard-id, not both")
+        return parse_shard(f"{fairseqs[0]}/{fairseqs[1]}")
+
+    def _guess_subwords(self) -> Optional[str]:
+        symbols = self.task.target_dictionary.symbols
+        for name, is_subword in SUBWORDS.items():
+            if sum(map(is_subword, symbols)) > len(symbols) / 20:
+                return name
+        return None
+
+    def to_text(self, tokens: Sequence[int]) -> str:
+        """Words of dictionary ids: subwords joined, and detokenised if --tokenizer says how."""
+        text = self.task.target_dictionary.string(tokens, self.subwords)
+        return self.tokenizer.decode(text) if self.tokenizer else text
+
+    # The recipe: everything that the corpus depends on
+
+    def recipe(self, dataset: Any) -> Dict[str, Any]:
+        generation, data = self.root.generation, self.root.dataset
+        paths = self.root.common_eval.path.split(":")
+        tokenizer = self.root.tokenizer
+        return {
+            "base": [fingerprint(load_checkpoint(path)["model"]) for path in paths],
+            "data_hash": self._data_hash(),
+            "subset": data.gen_subset,
+            "languages": [self.cfg.source_lang, self.cfg.target_lang],
+            "sentences": len(dataset),
+            "beam": generation.beam,
+            "search": {name: generation.get(name) for name in SEARCH_OPTIONS},
+            "engine": self.cfg.kbest_engine,
+            "batches": {"max_tokens": data.max_tokens, "batch_size": data.batch_size},
+            "block_size": self.cfg.kbest_block,
+            "objective": self.cfg.objective,
+            "signature": self.objective.signature,
+            "selection": self.selection.name,
+            "text": {
+                "subwords": self.subwords,
+                "tokenizer": OmegaConf.to_container(tokenizer) if OmegaConf.is_config(tokenizer) else tokenizer,
+            },
+            "keep_kbest": self.cfg.kbest_jsonl,
+        }
+
+    def _data_hash(self) -> str:
+        subset, languages = self.root.dataset.gen_subset, (self.cfg.source_lang, self.cfg.target_lang)
+        directory = Path(self.cfg.data)
+        names = [f"dict.{lang}.txt" for lang in languages]
+        for pair in ("-".join(languages), "-".join(languages[::-1])):
+            names += [path.name for path in sorted(directory.glob(f"{subset}.{pair}.*"))]
+        parts = "".join(f"{name} {hash_file(directory / name)}\n" for name in names)
+        return hashlib.sha256(parts.encode()).hexdigest()
+
+    # What fairseq-generate asks the task for
+
+    def iterator(
+        self, dataset: Any, max_positions: Any, max_tokens: Any, max_sentences: Any, seed: int, num_workers: int
+    ) -> EpochBatchIterator:
+        """The batches of this shard. Ends the run if there is nothing to do."""
+        if self.selection.needs_reference and dataset.tgt is None:
+            raise UserError(
+                f"'{self.cfg.data}' has no {self.cfg.target_lang} side of {self.root.dataset.gen_subset}: --selection "
+                f"{self.selection.name} compares with a reference; without one, use --selection mbr"
+            )
+        recipe = self.recipe(dataset)
+        directory = CorpusDirectory(self.cfg.kbest_dir)
+        directory.begin(recipe, {"command": command_line(sys.argv), "data": os.path.abspath(self.cfg.data)})
+        directory.lock(*self.shard)
+        if directory.complete:
+            directory.check_files()
+            directory.clear()
+            manifest = directory.manifest
+            assert manifest is not None
+            print(describe(directory.path, manifest))
+            raise SystemExit(0)
+        self.build = Build(directory, recipe, self.shard)
+        if self.cfg.kbest_from:
+            self.build.reuse(self.cfg.kbest_from)
+        skip = find_unusable(dataset, max_positions, self.selection.needs_reference)
+
+        def make_batches(ids: List[int]) -> Sequence:
+            return dataset.batch_by_size(
+                np.array(ids), max_tokens=max_tokens, max_sentences=max_sentences, required_batch_size_multiple=1
+            )
+
+        batches = self.build.plan(dataset.src_sizes, skip, make_batches)
+        if not batches:
+            self.build.finish()
+            raise SystemExit(0)
+        self.root.common.log_format = "none"  # the build has a bar of its own
+        return EpochBatchIterator(
+            dataset=dataset,
+            collate_fn=dataset.collater,
+            batch_sampler=batches,
+            seed=seed,
+            num_workers=num_workers,
+        )
+
+    def generator(self, search_generator: Any, greedy_generator: Any) -> OracleGenerator:
+        """The oracle around fairseq's beam search, or around another engine."""
+        assert self.build is not None
+        dictionary = self.task.target_dictionary
+        search: Search
+        if self.cfg.kbest_engine == "fairseq":
+            search = fairseq_search(search_generator, self.to_text, dictionary.eos())
+        else:
+            search = ENGINES[self.cfg.kbest_engine](self)
+        return OracleGenerator(
+            self.build,
+            search,
+            fairseq_search(greedy_generator, self.to_text, dictionary.eos()),
+            self.objective,
+            self.selection,
+            self.to_text,
+            dictionary.pad(),
+            dictionary.eos(),
+        )
+
+
+def command_line(argv: List[str]) -> str:
+    """The command, without what differs between the shards of a build."""
+    words, skip = [os.path.basename(argv[0])], False
+    for word in argv[1:]:
+        if not skip and word not in SHARD_FLAGS:
+            words.append(word)
+        skip = word in SHARD_FLAGS
+    return shlex.join(words)
+
+
+def find_unusable(dataset: Any, max_positions: Any, needs_reference: bool) -> Dict[int, str]:
+    """The sentences that cannot be translated or scored, with the reason."""
+    limits = max_positions if isinstance(max_positions, (tuple, list)) else (max_positions, max_positions)
+    reasons: Dict[int, str] = {}
+    sides = [("source", dataset.src_sizes, limits[0])]
+    if dataset.tgt is not None and needs_reference:
+        sides.append(("target", dataset.tgt_sizes, limits[1]))
+    for side, sizes, limit in sides:
+        for i in np.flatnonzero(np.asarray(sizes) <= 1):  # end of sentence alone
+            reasons.setdefault(int(i), f"empty {side}: there are no words")
+        for i in np.flatnonzero(np.asarray(sizes) > limit):
+            reasons.setdefault(int(i), f"too long {side}: {int(sizes[i])} tokens, {int(limit)} allowed")
+    return reasons

@@ -1,0 +1,125 @@
+"""The oracle: beam search, the objective of every hypothesis, and the selection, in place of fairseq's generator."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from fairseq_tg.corpus.blocks import Hypothesis, Sentence
+from fairseq_tg.corpus.build import Build
+from fairseq_tg.corpus.selection import Scored, Selection, expected_scores
+from fairseq_tg.objectives import Objective, score_hypothesis
+
+#: Decodes a sample into a k-best list for each of its sentences.
+Search = Callable[[List[Any], Dict[str, Any]], List[List[Hypothesis]]]
+
+
+class OracleGenerator:
+    """Gives fairseq-generate the chosen hypotheses, and every k-best list to the build.
+
+    What the build knows already is not decoded again.
+
+    Args:
+        search: finds the k-best lists.
+        greedy: finds the base's greedy output, for the selections that need it.
+        to_text: makes words of dictionary ids.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        search: Search,
+        greedy: Search,
+        objective: Objective,
+        selection: Selection,
+        to_text: Callable[[Sequence[int]], str],
+        padding_idx: int,
+        eos: int,
+    ) -> None:
+        self.build = build
+        self.search = search
+        self.greedy = greedy
+        self.objective = objective
+        self.selection = selection
+        self.to_text = to_text
+        self.padding_idx = padding_idx
+        self.eos = eos
+
+    @torch.no_grad()
+    def generate(self, models: List[Any], sample: Dict[str, Any], **kwargs: Any) -> List[List[Dict[str, Any]]]:
+        ids = sample["id"].tolist()
+        known = [self.build.known(i) for i in ids]
+        decode = any(sentence is None for sentence, _ in known)
+        lists = self.search(models, sample) if decode else [s.hypotheses for s, _ in known if s is not None]
+        own = all(own for _, own in known) and not decode
+        greedy: Optional[List[Optional[Hypothesis]]] = None
+        if self.selection.needs_greedy and not own:
+            greedy = [hypotheses[0] for hypotheses in self.greedy(models, sample)]
+        outputs = []
+        for row, (sentence_id, hypotheses) in enumerate(zip(ids, lists)):
+            stored = known[row][0]
+            if own and stored is not None:
+                sentence = stored
+            else:
+                reference = None if sample["target"] is None else self.to_text(self._ids(sample["target"][row]))
+                sentence = self.judge(sentence_id, hypotheses, reference, None if greedy is None else greedy[row])
+            outputs.append([self._as_fairseq(h) for h in _chosen_first(sentence)])
+            self.build.add(sentence)
+        return outputs
+
+    def judge(
+        self, sentence_id: int, hypotheses: List[Hypothesis], reference: Optional[str], greedy: Optional[Hypothesis]
+    ) -> Sentence:
+        """Score a k-best list and choose from it."""
+
+        def objective(hypothesis: str, against: str) -> float:
+            return score_hypothesis(self.objective, hypothesis, against, sentence_id)
+
+        scored = Scored([], texts=[h.text for h in hypotheses], log_probs=[h.log_prob for h in hypotheses])
+        if self.selection.needs_reference:
+            assert reference is not None
+            scores = [objective(text, reference) for text in scored.texts]
+            if greedy is not None:
+                greedy.objective = objective(greedy.text, reference)
+        else:
+            scores = expected_scores(scored, objective)
+        for hypothesis, score in zip(hypotheses, scores):
+            hypothesis.objective = score
+        scored = Scored(scores, greedy.objective if greedy else None, scored.texts, scored.log_probs)
+        chosen = self.selection.choose(scored)
+        skipped = None if chosen or self.selection.adds_gold else "nothing chosen: no hypothesis is better than greedy"
+        return Sentence(sentence_id, hypotheses, chosen, greedy, skipped)
+
+    def _as_fairseq(self, hypothesis: Hypothesis) -> Dict[str, Any]:
+        """A hypothesis as fairseq's generators give it; the scores of its tokens are not kept."""
+        return {
+            "tokens": torch.tensor([*hypothesis.tokens, self.eos], dtype=torch.long),
+            "score": hypothesis.score,
+            "alignment": torch.empty(0),
+            "positional_scores": torch.empty(0),
+        }
+
+    def _ids(self, tokens: Tensor) -> List[int]:
+        return [token for token in tokens.tolist() if token != self.padding_idx]
+
+
+def fairseq_search(generator: Any, to_text: Callable[[Sequence[int]], str], eos: int) -> Search:
+    """Beam search with fairseq's own generator."""
+
+    def search(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
+        return [[hypothesis(h) for h in hypotheses] for hypotheses in generator.generate(models, sample)]
+
+    def hypothesis(found: Dict[str, Any]) -> Hypothesis:
+        tokens = found["tokens"].tolist()
+        tokens = tokens[:-1] if tokens and tokens[-1] == eos else tokens
+        log_prob = float(found["positional_scores"].sum())
+        return Hypothesis(tokens, to_text(tokens), float(found["score"]), log_prob)
+
+    return search
+
+
+def _chosen_first(sentence: Sentence) -> List[Hypothesis]:
+    """What fairseq-generate prints: the chosen hypotheses; the first of the beam where none was chosen."""
+    return [sentence.hypotheses[rank] for rank in sentence.chosen] or sentence.hypotheses[:1]

@@ -1,0 +1,146 @@
+"""Sentence objectives O(z, y): how good a translation z is, given the reference y. Text in, number out, more is better.
+
+Neither torch nor fairseq is needed here. To add one, decorate a function that returns an `Objective`; it is called when
+the objective is asked for, and may import a library of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import dataclass
+from typing import Any, Callable, List
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.registry import Registry
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A function of a hypothesis and a reference, with what is needed to tell its scores from any others."""
+
+    name: str
+    score: Callable[[str, str], float]
+    signature: str
+
+
+OBJECTIVES: Registry[Callable[[], Objective]] = Registry("objective", flag="--objective")
+
+
+@OBJECTIVES.register("sbleu")
+def sentence_bleu() -> Objective:
+    """Sentence BLEU, 0 to 100, smoothed, of the orders that the sentence has."""
+    from sacrebleu.metrics import BLEU
+
+    return _sacrebleu("sbleu", BLEU(effective_order=True))
+
+
+@OBJECTIVES.register("chrf")
+def chrf() -> Objective:
+    """Character n-gram F-score, 0 to 100."""
+    from sacrebleu.metrics import CHRF
+
+    return _sacrebleu("chrf", CHRF())
+
+
+@OBJECTIVES.register("ter")
+def negative_ter() -> Objective:
+    """Translation edit rate, negated: lower is better."""
+    from sacrebleu.metrics import TER
+
+    return _sacrebleu("ter", TER(), sign=-1.0)
+
+
+def _sacrebleu(name: str, metric: Any, sign: float = 1.0) -> Objective:
+    def score(hypothesis: str, reference: str) -> float:
+        return sign * metric.sentence_score(hypothesis, [reference]).score
+
+    score("a", "a")  # sacrebleu knows the number of references, which is in its signature, from the first call on
+    return Objective(name, score, str(metric.get_signature()))
+
+
+@OBJECTIVES.register("meteor")
+def meteor() -> Objective:
+    """METEOR, 0 to 1, with exact and stem matches, and with synonyms where WordNet's data is installed."""
+    nltk = _nltk("meteor")
+    from nltk.corpus import wordnet
+    from nltk.translate.meteor_score import single_meteor_score
+
+    try:
+        wordnet.ensure_loaded()
+        synonyms, matches = wordnet, "exact+stem+synonym"
+    except LookupError:
+        synonyms, matches = _NoSynonyms(), "exact+stem"
+    tokenize = _tokenizer()
+
+    def score(hypothesis: str, reference: str) -> float:
+        return float(single_meteor_score(tokenize(reference), tokenize(hypothesis), wordnet=synonyms))
+
+    return Objective("meteor", score, f"METEOR|match:{matches}|case:lc|tok:13a|version:nltk-{nltk.__version__}")
+
+
+@OBJECTIVES.register("nist")
+def nist() -> Objective:
+    """NIST, 0 or more: n-grams count by the information that the reference's own n-grams give them."""
+    nltk = _nltk("nist")
+    from nltk.translate.nist_score import sentence_nist
+
+    tokenize = _tokenizer()
+
+    def score(hypothesis: str, reference: str) -> float:
+        words, expected = tokenize(hypothesis), tokenize(reference)
+        order = min(5, len(words), len(expected))  # nltk divides by the number of n-grams, which may be none
+        return float(sentence_nist([expected], words, n=order)) if order else 0.0
+
+    return Objective("nist", score, f"NIST|order:5|case:mixed|tok:13a|version:nltk-{nltk.__version__}")
+
+
+class _NoSynonyms:
+    """Stands for WordNet where its data is not installed."""
+
+    def synsets(self, word: str) -> List[Any]:
+        return []
+
+
+def _nltk(name: str) -> Any:
+    try:
+        return importlib.import_module("nltk")
+    except ImportError:
+        raise UserError(f"--objective {name} needs nltk: pip install 'fairseq_tg[metrics]'") from None
+
+
+def _tokenizer() -> Callable[[str], List[str]]:
+    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+    tokenizer = Tokenizer13a()
+    return lambda text: tokenizer(text).split()
+
+
+def get_objective(name: str) -> Objective:
+    """An objective by the name that the user typed: one of the registry, or `pkg.module:function`."""
+    if ":" not in name:
+        return OBJECTIVES[name]()
+    module_name, _, function_name = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"--objective {name}: {error}; give an importable pkg.module:function") from None
+    if not callable(function):
+        raise UserError(f"--objective {name}: {function_name} is no function of (hypothesis, reference)")
+    return Objective(name, function, f"{name}|user-defined")
+
+
+def score_hypothesis(objective: Objective, hypothesis: str, reference: str, sentence_id: int) -> float:
+    """Score one hypothesis; an objective that raises, or gives no number, ends the run with the sentence shown."""
+    try:
+        value = float(objective.score(hypothesis, reference))
+    except Exception as error:
+        problem = f"raised {type(error).__name__}: {error}"
+    else:
+        if math.isfinite(value):
+            return value
+        problem = f"gave {value}"
+    raise UserError(
+        f"objective {objective.name} {problem} for sentence {sentence_id}, hypothesis {hypothesis!r}, "
+        f"reference {reference!r}: mend the objective, or give another --objective"
+    )
