@@ -108,8 +108,8 @@ def split_tensors(tensors: Mapping[str, Tensor]) -> Tuple[Dict[str, Tensor], Dic
     return base, {name: tensor for name, tensor in tensors.items() if name not in base}
 
 
-def _check_paths(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a missing `--path` end in one line, as a missing `--base-checkpoint` does."""
+def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a `--path` that is missing or does not fit the data end in one line."""
 
     @functools.wraps(load_ensemble)
     def load(filenames: List[str], *args: Any, **kwargs: Any) -> Any:
@@ -117,7 +117,15 @@ def _check_paths(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
             # A sharded model has its parts in files of other names, which fairseq looks for itself.
             if not os.path.exists(filename) and not kwargs.get("suffix") and kwargs.get("num_shards", 1) == 1:
                 raise UserError(f"no checkpoint at '{filename}': give --path the path of a fairseq checkpoint (.pt)")
-        return load_ensemble(filenames, *args, **kwargs)
+        try:
+            return load_ensemble(filenames, *args, **kwargs)
+        except RuntimeError as error:
+            if "loading state_dict" not in str(error):
+                raise
+            reason = str(error).splitlines()[1].strip()
+            raise UserError(
+                f"'{':'.join(filenames)}' does not fit the data ({reason}): give the data directory it was trained with"
+            ) from None
 
     return load
 
@@ -125,4 +133,4 @@ def _check_paths(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
 torch.serialization.add_safe_globals(ALLOWED_GLOBALS)
 _fairseq_load_checkpoint_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
 checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
-checkpoint_utils.load_model_ensemble_and_task = _check_paths(checkpoint_utils.load_model_ensemble_and_task)
+checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_model_ensemble_and_task)

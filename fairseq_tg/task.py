@@ -9,10 +9,10 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from omegaconf import OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_tg.actor_files import build_from_actor_file
-from fairseq_tg.corpus.selection import SELECTIONS
+from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.decoding.corpus_run import CorpusRun
 from fairseq_tg.decoding.engines import ENGINES
 from fairseq_tg.errors import UserError
@@ -66,15 +66,22 @@ class TGTranslationTask(TranslationTask):
         self._corpus_run: Optional[CorpusRun] = None
         self._actor_files: List[str] = cfg.actor_weights.split(os.pathsep) if cfg.actor_weights else []
 
+    @property
+    def _command(self) -> DictConfig:
+        """All options of the command, of which a task is given its own."""
+        return self.cfg._get_root()
+
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> EpochBatchIterator:
         # With a multiple (8 by default), fairseq drops the last batch of a data set that is no multiple of it: up to 7
         # sentences are not trained on, and of a test set not translated, without a word.
         kwargs["required_batch_size_multiple"] = 1
-        root = self.cfg._get_root()
         if self.cfg.kbest_dir:
-            self._corpus_run = CorpusRun(self, root)
+            self._corpus_run = CorpusRun(self, self._command)
             wanted = ("max_positions", "max_tokens", "max_sentences", "seed", "num_workers")
             return self._corpus_run.iterator(dataset, **{name: kwargs[name] for name in wanted})
+        if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
+            # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
+            kwargs.update(num_shards=self._command.dataset.num_shards, shard_id=self._command.dataset.shard_id)
         known = dataset in self.dataset_to_epoch_iter
         # fairseq makes a data set's batches once, from the seed and the epoch in which it was started: a training that
         # was interrupted would go on with other batches. They are made as for epoch 1, whenever that is.
@@ -102,6 +109,8 @@ class TGTranslationTask(TranslationTask):
             # fairseq builds the models of an ensemble in the order of --path
             path = self._actor_files.pop(0) if len(self._actor_files) > 1 else self._actor_files[0]
             return build_from_actor_file(path, cfg, self)
+        if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
+            self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
         model = super().build_model(cfg, from_checkpoint)
         if isinstance(model, ActorModel):
             # So that the checkpoints of this run rebuild without the base's: the trainer saves this config.

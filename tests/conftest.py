@@ -24,6 +24,7 @@ from fairseq_cli import generate, preprocess, train
 from omegaconf import OmegaConf
 
 import fairseq_tg
+from fairseq_tg import cli
 from fairseq_tg.models.base import ActorModel
 
 USER_DIR = str(Path(fairseq_tg.__file__).parent)
@@ -79,6 +80,14 @@ def run_process(command: str, *flags: Any, stdin: str = "", cwd: Any = None) -> 
     return subprocess.run(
         [str(program), *map(str, flags)], input=stdin, capture_output=True, text=True, cwd=cwd, env=env, timeout=300
     )
+
+
+def run_tg(*flags: Any) -> str:
+    """Run fairseq-tg in this process, and give back what it printed."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        cli.main([str(flag) for flag in flags])
+    return output.getvalue()
 
 
 def hypotheses(output: str) -> Dict[int, str]:

@@ -142,8 +142,9 @@ class BlockStore:
         return data
 
     def read(self, number: int) -> List[Sentence]:
-        lines = gzip.decompress(self.content(number)).decode().splitlines()
-        return [Sentence.from_json(line) for line in lines]
+        # Not by splitlines: words may hold other line separators than the one between lines
+        lines = gzip.decompress(self.content(number)).decode().split("\n")
+        return [Sentence.from_json(line) for line in lines if line]
 
 
 def read_sentences(path: Path) -> Iterator[Sentence]:

@@ -151,12 +151,12 @@ class Build:
         """Make the corpus of the blocks, if they are all there is."""
         assert self._bar is not None
         self._bar.close()
-        if self.shards > 1:
-            print(
-                f"shard {self.shard}/{self.shards} is done: when all are, fairseq-tg corpus merge {self.directory.path}"
-            )
-            return
-        print(describe(self.directory.path, assemble(self.directory)))
+        if self.shards == 1:
+            print(describe(self.directory.path, assemble(self.directory)))
+        else:
+            place = f"{self.shard}/{self.shards}"
+            print(f"shard {place} is done: when all are, fairseq-tg corpus merge {self.directory.path}")
+        self.directory.unlock()
 
 
 def describe(path: Path, manifest: Dict[str, Any]) -> str:

@@ -78,7 +78,7 @@ class CorpusDirectory:
         self.write_manifest({**origin, "recipe": recipe}, status="building")
 
     def write_manifest(self, manifest: Dict[str, Any], status: str) -> None:
-        text = json.dumps({"format": FORMAT, "status": status, **manifest}, indent=1, ensure_ascii=False)
+        text = json.dumps({**manifest, "format": FORMAT, "status": status}, indent=1, ensure_ascii=False)
         with replacing(str(self.path / MANIFEST)) as temporary:
             Path(temporary).write_text(text + "\n")
 
@@ -96,6 +96,11 @@ class CorpusDirectory:
                 f"another process is building shard {shard}/{shards} in '{self.path}': wait for it, or give another "
                 "--kbest-dir"
             ) from None
+
+    def unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def check_files(self) -> None:
         """Compare the files of a complete corpus with their hashes."""

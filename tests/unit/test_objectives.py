@@ -1,0 +1,113 @@
+"""Objectives: against the libraries they come from, and at the edges."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.objectives import OBJECTIVES, get_objective, score_hypothesis
+
+HYPOTHESIS = "The cat sat on the mat , and slept ."
+REFERENCE = "A cat is sitting on the mat and sleeps ."
+ALL = pytest.mark.parametrize("name", OBJECTIVES.names())
+
+
+def explode(hypothesis: str, reference: str) -> float:
+    raise RuntimeError("boom")
+
+
+def not_a_number(hypothesis: str, reference: str) -> float:
+    return math.nan
+
+
+def shorter_is_better(hypothesis: str, reference: str) -> float:
+    return -len(hypothesis)
+
+
+def test_sacrebleus_own_functions_agree():
+    expected = {
+        "sbleu": sacrebleu.sentence_bleu(HYPOTHESIS, [REFERENCE], use_effective_order=True).score,
+        "chrf": sacrebleu.sentence_chrf(HYPOTHESIS, [REFERENCE]).score,
+        "ter": -sacrebleu.sentence_ter(HYPOTHESIS, [REFERENCE]).score,
+    }
+    for name, value in expected.items():
+        assert get_objective(name).score(HYPOTHESIS, REFERENCE) == pytest.approx(value)
+
+
+def test_known_values():
+    assert get_objective("sbleu").score("a b c d", "a b c d") == pytest.approx(100)
+    # precisions 3/4, 2/3, 1/2 and, smoothed, 1/2 of 1/1
+    assert get_objective("sbleu").score("a b c x", "a b c d") == pytest.approx(
+        100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
+    )
+    assert get_objective("ter").score("a b c x", "a b c d") == pytest.approx(-25)
+    # two of two unigrams match in one chunk: F 1, penalty 0.5 * (1/2)^3
+    assert get_objective("meteor").score("a b", "a b") == pytest.approx(1 - 0.5 * 0.125)
+    # "walks" and "walking" match by their stem
+    assert get_objective("meteor").score("he walks", "he walking") == pytest.approx(1 - 0.5 * 0.125)
+    # each of 4 different reference words carries log2(4) = 2 bits; no n-gram of higher order tells more
+    assert get_objective("nist").score("a b c d", "a b c d") == pytest.approx(2.0)
+
+
+@ALL
+def test_a_perfect_translation_is_the_best(name):
+    objective = get_objective(name)
+    perfect = objective.score(REFERENCE, REFERENCE)
+    assert perfect > objective.score(HYPOTHESIS, REFERENCE) > objective.score("completely different words", REFERENCE)
+
+
+@ALL
+@settings(max_examples=60, deadline=None)
+@given(hypothesis=st.text(max_size=40), reference=st.text(max_size=40))
+def test_any_text_gives_a_number(name, hypothesis, reference):
+    objective = get_objective(name)
+    value = score_hypothesis(objective, hypothesis, reference, 0)
+    assert math.isfinite(value) and value == objective.score(hypothesis, reference)
+
+
+@ALL
+@pytest.mark.parametrize("pair", [("", ""), ("", "a b"), ("a b", ""), (" ", " ")])
+def test_empty_text(name, pair):
+    assert math.isfinite(get_objective(name).score(*pair))
+
+
+@ALL
+def test_signatures_say_what_was_used(name):
+    signature = get_objective(name).signature
+    assert "version:" in signature and ("tok:" in signature or name == "chrf")
+
+
+def test_meteor_records_its_matches():
+    assert "match:exact+stem" in get_objective("meteor").signature
+
+
+def test_a_function_of_the_users():
+    objective = get_objective("tests.unit.test_objectives:shorter_is_better")
+    assert objective.score("four", "") == -4 and "user-defined" in objective.signature
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("bleu", "unknown objective 'bleu': --objective takes one of sbleu, chrf, ter, meteor, nist"),
+        ("no.such.module:function", "No module named 'no'"),
+        ("tests.unit.test_objectives:missing", "has no attribute 'missing'"),
+        ("tests.unit.test_objectives:REFERENCE", "is no function"),
+        (":", "importable pkg.module:function"),
+    ],
+)
+def test_unknown_objectives(name, message):
+    with pytest.raises(UserError, match=message):
+        get_objective(name)
+
+
+@pytest.mark.parametrize("function, problem", [("explode", "raised RuntimeError: boom"), ("not_a_number", "gave nan")])
+def test_an_objective_that_fails_shows_the_sentence(function, problem):
+    objective = get_objective(f"tests.unit.test_objectives:{function}")
+    with pytest.raises(UserError, match=rf"{problem} for sentence 17, hypothesis 'x y', reference 'z'"):
+        score_hypothesis(objective, "x y", "z", 17)
