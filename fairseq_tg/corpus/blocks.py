@@ -41,8 +41,8 @@ class Sentence:
     skipped: Optional[str] = None
 
     def to_json(self) -> str:
-        fields = {name: value for name, value in asdict(self).items() if value not in (None, [])}
-        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
+        fields = {name: value for name, value in vars(self).items() if value not in (None, [])}
+        return json.dumps(fields, ensure_ascii=False, separators=(",", ":"), default=vars)
 
     @classmethod
     def from_json(cls, line: str) -> Sentence:

@@ -50,6 +50,7 @@ class Build:
         self._left: List[int] = []  # blocks with sentences still to come, in order
         self._reused: Optional[Iterator[Sentence]] = None
         self._known: Tuple[int, Dict[int, Sentence]] = (-1, {})  # the block read last
+        self._lengths = np.zeros(0)
         self._bar: Optional[tqdm] = None
 
     def reuse(self, path: str) -> None:
@@ -74,6 +75,7 @@ class Build:
             lengths: of the source sentences, to order them by.
             skip: ids that are not translated, with the reason.
         """
+        self._lengths = lengths
         batches: List = []
         size, count = self.recipe["block_size"], self.recipe["sentences"]
         mine = range(self.shard, -(-count // size), self.shards)
@@ -108,6 +110,14 @@ class Build:
                 self._known = number, self._read_reused(number)
             return self._known[1].get(sentence_id), False
         return None, False
+
+    def left_in_block(self, sentence_id: int) -> List[int]:
+        """The sentences of a sentence's block that have no result yet, in the order they are asked for."""
+        size = self.recipe["block_size"]
+        done = self._pending[sentence_id // size]
+        first = sentence_id - sentence_id % size
+        left = [i for i in range(first, min(first + size, self.recipe["sentences"])) if i not in done]
+        return sorted(left, key=lambda i: (self._lengths[i], i))
 
     def _read_reused(self, number: int) -> Dict[int, Sentence]:
         assert self._reused is not None

@@ -14,6 +14,20 @@ ENGINES: Registry[Any] = Registry("engine", flag="--kbest-engine")
 ENGINES.register("fairseq")(None)
 
 
+PATIENCE = 2  # how many times the beam's hypotheses are looked for, to take from them those that fairseq would have
+BATCH = 8  # sentences translated together; not a matter of --batch-size, so that threads do not change the result
+
+
+def first_finished(hypotheses: List[Hypothesis], beam: int) -> List[Hypothesis]:
+    """Of more than enough hypotheses, those with which fairseq's search would have ended, best first.
+
+    fairseq ends with the first k that are finished: step by step, that is by length, and in a step by probability.
+    CTranslate2 gives the k best of all that were finished in the same steps.
+    """
+    found = sorted(hypotheses, key=lambda h: (len(h.tokens), -h.log_prob))[:beam]
+    return sorted(found, key=lambda h: -h.score)
+
+
 @ENGINES.register("ctranslate2")
 def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[List[Hypothesis]]]:
     """Beam search of an unmodified Transformer base with CTranslate2, float32, on torch's number of threads."""
@@ -40,28 +54,48 @@ def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[L
             converter.convert(directory, force=True)
         except Exception as error:
             raise UserError(f"CTranslate2 cannot convert '{path}': {error}; use the engine fairseq") from None
-        translator = ctranslate2.Translator(directory, device="cpu", intra_threads=torch.get_num_threads())
+        # Workers of one thread each: with beams this wide, small batches side by side beat one batch on all threads
+        threads = torch.get_num_threads()
+        translator = ctranslate2.Translator(directory, inter_threads=threads, intra_threads=1, max_queued_batches=-1)
     source, target = run.task.source_dictionary, run.task.target_dictionary
+    sentences = run.task.dataset(run.root.dataset.gen_subset).src
+    beam, lenpen = generation.beam, generation.lenpen
+    under_way: Dict[int, Any] = {}
 
-    def search(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
-        rows = sample["net_input"]["src_tokens"].tolist()
-        special = {source.pad(), source.eos()}
+    def submit(ids: List[int]) -> None:
+        words = [[source[token] for token in sentences[i].tolist() if token != source.eos()] for i in ids]
         results = translator.translate_batch(
-            [[source[token] for token in row if token not in special] for row in rows],
-            beam_size=generation.beam,
-            num_hypotheses=generation.beam,
-            length_penalty=generation.lenpen,
+            words,
+            beam_size=beam,
+            num_hypotheses=PATIENCE * beam,
+            patience=PATIENCE,
+            length_penalty=lenpen,
             max_decoding_length=generation.max_len_b,
             min_decoding_length=generation.min_len,
             no_repeat_ngram_size=generation.no_repeat_ngram_size,
             return_scores=True,
-            max_batch_size=0,
+            max_batch_size=BATCH,
+            asynchronous=True,
         )
-        return [[hypothesis(*pair) for pair in zip(result.hypotheses, result.scores)] for result in results]
+        under_way.update(zip(ids, results))
 
-    def hypothesis(symbols: List[str], score: float) -> Hypothesis:
-        tokens = [target.index(symbol) for symbol in symbols]
-        # the score is the mean over the tokens and the end of sentence, to the power of the length penalty
-        return Hypothesis(tokens, run.to_text(tokens), score, score * (len(tokens) + 1) ** generation.lenpen)
+    def search(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
+        ids = sample["id"].tolist()
+        # A whole block is submitted with its first batch: the engine works while the results before are being scored
+        for i in ids:
+            if i not in under_way:
+                submit(run.build.left_in_block(i))
+        return [k_best(under_way.pop(i).result()) for i in ids]
+
+    def k_best(result: Any) -> List[Hypothesis]:
+        found = []
+        for symbols, score in zip(result.hypotheses, result.scores):
+            # the score is the mean over the tokens and the end of sentence, to the power of the length penalty
+            log_prob = score * (len(symbols) + 1) ** lenpen
+            found.append(Hypothesis([target.index(symbol) for symbol in symbols], "", score, log_prob))
+        found = first_finished(found, beam)
+        for hypothesis in found:
+            hypothesis.text = run.to_text(hypothesis.tokens)
+        return found
 
     return search

@@ -1,0 +1,79 @@
+"""CTranslate2 against fairseq's own beam search for building a corpus: sentences a second, and how often they agree.
+
+Both build the same corpus through fairseq-generate, in turns; the rates are those that fairseq-generate reports, which
+leave out its start. Usage:
+
+    python benchmarks/kbest_engines.py --base base.pt --data data-bin [--subset test] [--beam 35] [--turns 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List
+
+import fairseq_tg
+
+ENGINES = ("fairseq", "ctranslate2")
+
+
+def build(engine: str, args: argparse.Namespace, out: Path) -> float:
+    """Build a corpus; gives the sentences a second."""
+    flags = [args.data, "--user-dir", str(Path(fairseq_tg.__file__).parent), "--task", "tg_translation", "--quiet"]
+    flags += ["--path", args.base, "--gen-subset", args.subset, "--beam", str(args.beam), "--kbest-dir", str(out)]
+    flags += ["--kbest-jsonl", "--kbest-engine", engine, "--batch-size", str(args.batch_size)]
+    program = str(Path(sys.executable).parent / "fairseq-generate")
+    done = subprocess.run([program, *flags], capture_output=True, text=True, check=True)
+    found = re.search(r"\(([\d.]+) sentences/s", done.stderr + done.stdout)
+    assert found is not None
+    return float(found.group(1))
+
+
+def chosen(path: Path) -> List[Any]:
+    """The chosen hypothesis of every sentence."""
+    with gzip.open(path / "kbest.jsonl.gz", "rt") as file:
+        sentences = [json.loads(line) for line in file]
+    return [s["hypotheses"][s["chosen"][0]]["tokens"] if s.get("chosen") else None for s in sentences]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", required=True, help="a Transformer checkpoint")
+    parser.add_argument("--data", required=True, help="its data directory")
+    parser.add_argument("--subset", default="test")
+    parser.add_argument("--beam", type=int, default=35)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--turns", type=int, default=3)
+    args = parser.parse_args()
+    rates: Dict[str, List[float]] = {engine: [] for engine in ENGINES}
+    with tempfile.TemporaryDirectory() as directory:
+        for turn in range(args.turns):
+            for engine in ENGINES:
+                rates[engine].append(build(engine, args, Path(directory) / f"{engine}-{turn}"))
+        lists = [chosen(Path(directory) / f"{engine}-0") for engine in ENGINES]
+    same = sum(a == b for a, b in zip(*lists))
+    ratios = sorted(fast / slow for slow, fast in zip(*rates.values()))
+    print(
+        json.dumps(
+            {
+                "sentences_per_second": {engine: statistics.median(values) for engine, values in rates.items()},
+                "ratio": round(statistics.median(ratios), 2),
+                "ratio_range": [round(ratios[0], 2), round(ratios[-1], 2)],
+                "same_chosen_hypothesis": round(same / len(lists[0]), 4),
+                "beam": args.beam,
+                "batch_size": args.batch_size,
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
