@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairseq_tg.errors import UserError
-from tests.conftest import USER_DIR, run, run_process, write_corpus
+from tests.conftest import USER_DIR, run, run_process, run_tg, write_corpus
 
 
 class Evil:
@@ -113,7 +113,7 @@ def test_resuming_with_another_actor_or_base(workspace, tmp_path):
 def test_translating(workspace, files):
     tg = workspace.train("transformer", files / "tg", "--max-update", "1")
     actor_file = str(files / "actor.safetensors")
-    assert run_process("fairseq-tg", "actor", "export", tg, actor_file).returncode == 0
+    run_tg("actor", "export", tg, actor_file)
     base = workspace.bases["transformer"]
     cases = [
         ([f"{files}/none.pt"], f"no checkpoint at '{files}/none.pt'"),
@@ -164,7 +164,8 @@ def test_a_process_ends_with_one_line_and_status_1(workspace, files, command):
     assert sorted(files.rglob("*")) == before
 
 
-@pytest.mark.parametrize("flags", [[], ["actor"], ["actor", "export", "one"], ["unknown"]])
-def test_usage(flags):
-    done = run_process("fairseq-tg", *flags)
-    assert done.returncode == 2 and "usage: fairseq-tg" in done.stderr
+@pytest.mark.parametrize("flags", [[], ["actor"], ["actor", "export", "one"], ["unknown"], ["corpus", "build"]])
+def test_usage(flags, capsys):
+    with pytest.raises(SystemExit) as end:
+        run_tg(*flags)
+    assert end.value.code == 2 and "usage: fairseq-tg" in capsys.readouterr().err

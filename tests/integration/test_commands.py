@@ -12,7 +12,7 @@ from fairseq.logging import progress_bar
 
 from fairseq_tg.actors import ACTORS
 from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
-from tests.conftest import FAMILIES, IN_PROCESS, REPO, TRAIN_BASE, USER_DIR, hypotheses, run, run_process
+from tests.conftest import FAMILIES, IN_PROCESS, REPO, TRAIN_BASE, USER_DIR, hypotheses, run, run_process, run_tg
 
 ALL_FAMILIES = pytest.mark.parametrize("base", FAMILIES)
 
@@ -115,11 +115,8 @@ def test_training_goes_on_from_a_tg_checkpoint_where_there_is_no_base(workspace,
 @ALL_FAMILIES
 def test_actor_files(workspace, trained, tmp_path, base):
     actor_file, again = tmp_path / "actor.safetensors", tmp_path / "again.pt"
-    done = run_process("fairseq-tg", "actor", "export", trained[base], actor_file)
-    assert done.returncode == 0, done.stderr
-    assert "gate actors for base" in done.stdout
-    done = run_process("fairseq-tg", "actor", "import", workspace.bases[base], actor_file, again)
-    assert done.returncode == 0, done.stderr
+    assert "gate actors for base" in run_tg("actor", "export", trained[base], actor_file)
+    assert f"tg_{base}, gate actors on base" in run_tg("actor", "import", workspace.bases[base], actor_file, again)
     for beam in ("1", "4"):
         expected = hypotheses(workspace.generate(trained[base], "--beam", beam))
         on_base = workspace.generate(workspace.bases[base], "--actor-weights", actor_file, "--beam", beam)
@@ -136,7 +133,7 @@ def test_ensembles(workspace, trained, tmp_path, base):
     assert doubled == hypotheses(workspace.generate(other, "--beam", "3"))
     files = [str(tmp_path / name) for name in ("a.safetensors", "b.safetensors")]
     for tg, file in zip((trained[base], other), files):
-        run_process("fairseq-tg", "actor", "export", tg, file)
+        run_tg("actor", "export", tg, file)
     base_path = workspace.bases[base]
     on_bases = workspace.generate(f"{base_path}:{base_path}", "--actor-weights", ":".join(files), "--beam", "3")
     assert hypotheses(on_bases) == together

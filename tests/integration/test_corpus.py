@@ -16,7 +16,7 @@ import pytest
 from fairseq.data import Dictionary, data_utils
 
 from fairseq_tg.corpus.directory import CorpusDirectory
-from fairseq_tg.corpus.launch import build_on_slurm
+from fairseq_tg.corpus.launch import ShardJob, build_on_slurm
 from fairseq_tg.errors import UserError
 from fairseq_tg.objectives import get_objective
 from tests.conftest import IN_PROCESS, USER_DIR, hypotheses, run, run_process, run_tg, write_corpus
@@ -284,7 +284,7 @@ SLOW = "tests.integration.test_corpus:slow_objective"
 
 def slow_objective(hypothesis: str, reference: str) -> float:
     """Takes a while, so that a kill finds the build at work."""
-    time.sleep(0.01)
+    time.sleep(0.006)
     return -abs(len(hypothesis) - len(reference))
 
 
@@ -364,6 +364,35 @@ def test_build_launches_shards_and_merges(workspace, data, whole, tmp_path):
     assert pairs(tmp_path / "x") == pairs(whole) and lists(tmp_path / "x") == lists(whole)
     done = run_process("fairseq-tg", "corpus", "build", "--shards", "2", "--", *command, "--beam", "999")
     assert done.returncode == 1 and "--beam 999 is too large" in done.stderr
+
+
+def test_a_preempted_job_is_queued_again():
+    job = ShardJob(["data"], 1, 2, threads=1)
+    assert job.checkpoint().function is job and job.command()[-2:] == ["--kbest-shard", "1/2"]
+
+
+def test_another_engine_chooses_the_same(workspace, data, tmp_path):
+    """An unmodified Transformer, with CTranslate2: the search is another program's, all else is the same."""
+    for engine in ("fairseq", "ctranslate2"):
+        more = ("--path", workspace.bases["transformer_prenorm"], "--kbest-engine", engine, "--kbest-jsonl")
+        build(workspace, data, tmp_path / engine, *more)
+    ours, theirs = lists(tmp_path / "ctranslate2"), lists(tmp_path / "fairseq")
+    for a, b in zip(ours, theirs):
+        assert a["id"] == b["id"] and a.get("skipped") == b.get("skipped")
+    agree = [a["hypotheses"][a["chosen"][0]] for a in ours if "chosen" in a]
+    expected = [b["hypotheses"][b["chosen"][0]] for b in theirs if "chosen" in b]
+    same = sum(a["tokens"] == b["tokens"] for a, b in zip(agree, expected))
+    assert same >= 0.9 * len(expected)
+    # Not closer: it leaves out the dictionary's padding symbols, to which a tiny model gives some probability
+    assert all(abs(a["score"] - b["score"]) < 0.3 for a, b in zip(agree, expected) if a["tokens"] == b["tokens"])
+
+
+def test_what_another_engine_cannot_do_is_refused(workspace, data, tmp_path):
+    base = ("--path", workspace.bases["transformer_prenorm"], "--kbest-engine", "ctranslate2")
+    with pytest.raises(UserError, match="ctranslate2 does not know --unkpen: use the engine fairseq"):
+        build(workspace, data, tmp_path / "x", *base, "--unkpen", "1")
+    with pytest.raises(UserError, match="CTranslate2 cannot convert"):
+        build(workspace, data, tmp_path / "y", "--kbest-engine", "ctranslate2")  # a ConvS2S
 
 
 def test_jobs_of_a_cluster(workspace, data, whole, tmp_path):
