@@ -77,8 +77,8 @@ class TGTranslationTask(TranslationTask):
         kwargs["required_batch_size_multiple"] = 1
         if self.cfg.kbest_dir:
             self._corpus_run = CorpusRun(self, self._command)
-            wanted = ("max_positions", "max_tokens", "max_sentences", "seed", "num_workers")
-            return self._corpus_run.iterator(dataset, **{name: kwargs[name] for name in wanted})
+            wanted = ("max_positions", "max_tokens", "max_sentences", "num_workers")
+            return self._corpus_run.iterator(dataset, **{name: kwargs.get(name) for name in wanted})
         if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
             # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
             kwargs.update(num_shards=self._command.dataset.num_shards, shard_id=self._command.dataset.shard_id)

@@ -12,7 +12,7 @@ import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 
 from fairseq_tg.corpus.blocks import BlockStore, Sentence, Tally
-from fairseq_tg.corpus.directory import KBEST, MANIFEST, CorpusDirectory, describe_difference, hash_file
+from fairseq_tg.corpus.directory import KBEST, MANIFEST, CorpusDirectory, describe_difference, hash_data, hash_file
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
@@ -37,6 +37,8 @@ def _assemble(directory: CorpusDirectory, sources: Sequence[CorpusDirectory]) ->
     stores = _find_blocks(recipe, sources or [directory])
     data, subset = Path(manifest["data"]), recipe["subset"]
     source_lang, target_lang = recipe["languages"]
+    if hash_data(data, subset, recipe["languages"]) != recipe["data_hash"]:
+        raise UserError(f"'{data}' is not the data that the corpus was built from: say where that is with --data")
     files = _copy_other_splits(data, directory.path, source_lang, target_lang)
 
     dictionary = Dictionary.load(str(data / f"dict.{target_lang}.txt"))

@@ -23,11 +23,11 @@ SEARCH_SETTINGS = ("base", "data_hash", "subset", "languages", "sentences", "bea
 def parse_shard(text: Optional[str]) -> Tuple[int, int]:
     """`I/N`, counted from 0; without it, the place in a Slurm array, if there is one, or the only shard."""
     if text is None:
-        environment = os.environ
-        if "SLURM_ARRAY_TASK_ID" in environment:
-            task, first = (int(environment[f"SLURM_ARRAY_TASK_{name}"]) for name in ("ID", "MIN"))
-            return task - first, int(environment["SLURM_ARRAY_TASK_COUNT"])
-        return 0, 1
+        if "SLURM_ARRAY_TASK_ID" not in os.environ:
+            return 0, 1
+        names = ("ID", "MIN", "STEP", "COUNT")
+        task, first, step, count = (int(os.environ.get(f"SLURM_ARRAY_TASK_{name}", 1)) for name in names)
+        return (task - first) // step, count
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or int(match[1]) >= int(match[2]):
         raise UserError(f"--kbest-shard {text}: give I/N with I from 0 to N-1, as in 0/4, 1/4, 2/4, 3/4")
@@ -108,7 +108,8 @@ class Build:
         if self._reused is not None:
             if self._known[0] != number:
                 self._known = number, self._read_reused(number)
-            return self._known[1].get(sentence_id), False
+            sentence = self._known[1].get(sentence_id)
+            return (sentence if sentence is not None and sentence.hypotheses else None), False
         return None, False
 
     def left_in_block(self, sentence_id: int) -> List[int]:

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional, Sequence
 
 from fairseq_tg.corpus.blocks import BlockStore
 from fairseq_tg.errors import UserError
@@ -125,16 +125,31 @@ def _is_ours(path: Path) -> bool:
 
 def describe_difference(old: Dict[str, Any], new: Dict[str, Any]) -> str:
     """Name every setting that differs, with both values."""
-    changes: List[str] = []
-    for name in sorted({*old, *new}):
-        if old.get(name) != new.get(name):
-            changes.append(f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}")
-    return "; ".join(changes)
+    old, new = _flat(old), _flat(new)
+    names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
+    return "; ".join(f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}" for name in names)
+
+
+def _flat(settings: Dict[str, Any]) -> Dict[str, Any]:
+    """Settings with those inside of others named by both, as in search.lenpen."""
+    flat: Dict[str, Any] = {}
+    for name, value in settings.items():
+        flat.update({f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value})
+    return flat
 
 
 def _short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def hash_data(data: Path, subset: str, languages: Sequence[str]) -> str:
+    """A hash of what a corpus is built from: both dictionaries, and both sides of a split."""
+    names = [f"dict.{lang}.txt" for lang in languages]
+    for pair in ("-".join(languages), "-".join(reversed(languages))):
+        names += [path.name for path in sorted(data.glob(f"{subset}.{pair}.*"))]
+    parts = "".join(f"{name} {hash_file(data / name)}\n" for name in names)
+    return hashlib.sha256(parts.encode()).hexdigest()
 
 
 def hash_file(path: Path) -> str:

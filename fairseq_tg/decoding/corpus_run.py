@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import sys
@@ -10,13 +9,14 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+from fairseq import utils
 from fairseq.data import encoders
 from fairseq.data.iterators import EpochBatchIterator
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.corpus.build import Build, describe, parse_shard
-from fairseq_tg.corpus.directory import CorpusDirectory, hash_file
+from fairseq_tg.corpus.directory import CorpusDirectory, hash_data
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.decoding.engines import ENGINES
 from fairseq_tg.decoding.oracle import OracleGenerator, Search, fairseq_search
@@ -51,16 +51,19 @@ class CorpusRun:
         self.task = task
         self.cfg = task.cfg
         self.root = root
+        self._check_options()
         self.objective = get_objective(self.cfg.objective)
         self.selection = get_selection(self.cfg.selection)
         self.shard = self._shard()
         self.build: Optional[Build] = None
         self.subwords = root.common_eval.post_process or self._guess_subwords()
         self.tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
-        ENGINES[self.cfg.kbest_engine]  # refuse an unknown name now
-        self._check_search()
 
-    def _check_search(self) -> None:
+    def _check_options(self) -> None:
+        if self.root.common_eval.path is None:
+            raise UserError("--kbest-dir builds a corpus with fairseq-generate: leave it out of other commands")
+        if len(utils.split_paths(self.cfg.data)) > 1:
+            raise UserError(f"a corpus is built from one data directory: '{self.cfg.data}' are several")
         beam, vocabulary = self.root.generation.beam, len(self.task.target_dictionary)
         if 2 * beam > vocabulary - 1:  # fairseq looks at 2k continuations, of all symbols but padding
             raise UserError(
@@ -68,6 +71,7 @@ class CorpusRun:
             )
         if self.cfg.kbest_block < 1:
             raise UserError(f"--kbest-block {self.cfg.kbest_block}: give the number of sentences to commit together")
+        ENGINES[self.cfg.kbest_engine]  # refuse an unknown name now
 
     def _shard(self) -> Tuple[int, int]:
         own, fairseqs = parse_shard(self.cfg.kbest_shard), (self.root.dataset.shard_id, self.root.dataset.num_shards)
@@ -93,11 +97,11 @@ class CorpusRun:
 
     def recipe(self, dataset: Any) -> Dict[str, Any]:
         generation, data = self.root.generation, self.root.dataset
-        paths = self.root.common_eval.path.split(":")
+        paths = utils.split_paths(self.root.common_eval.path)
         tokenizer = self.root.tokenizer
         return {
             "base": [fingerprint(load_checkpoint(path)["model"]) for path in paths],
-            "data_hash": self._data_hash(),
+            "data_hash": hash_data(Path(self.cfg.data), data.gen_subset, [self.cfg.source_lang, self.cfg.target_lang]),
             "subset": data.gen_subset,
             "languages": [self.cfg.source_lang, self.cfg.target_lang],
             "sentences": len(dataset),
@@ -116,19 +120,10 @@ class CorpusRun:
             "keep_kbest": self.cfg.kbest_jsonl,
         }
 
-    def _data_hash(self) -> str:
-        subset, languages = self.root.dataset.gen_subset, (self.cfg.source_lang, self.cfg.target_lang)
-        directory = Path(self.cfg.data)
-        names = [f"dict.{lang}.txt" for lang in languages]
-        for pair in ("-".join(languages), "-".join(languages[::-1])):
-            names += [path.name for path in sorted(directory.glob(f"{subset}.{pair}.*"))]
-        parts = "".join(f"{name} {hash_file(directory / name)}\n" for name in names)
-        return hashlib.sha256(parts.encode()).hexdigest()
-
     # What fairseq-generate asks the task for
 
     def iterator(
-        self, dataset: Any, max_positions: Any, max_tokens: Any, max_sentences: Any, seed: int, num_workers: int
+        self, dataset: Any, max_positions: Any, max_tokens: Any, max_sentences: Any, num_workers: Any
     ) -> EpochBatchIterator:
         """The batches of this shard. Ends the run if there is nothing to do."""
         if self.selection.needs_reference and dataset.tgt is None:
@@ -166,8 +161,7 @@ class CorpusRun:
             dataset=dataset,
             collate_fn=dataset.collater,
             batch_sampler=batches,
-            seed=seed,
-            num_workers=num_workers,
+            num_workers=num_workers or 0,
         )
 
     def generator(self, search_generator: Any, greedy_generator: Any) -> OracleGenerator:

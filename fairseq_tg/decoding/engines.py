@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from typing import Any, Callable, Dict, List
 
@@ -46,7 +47,7 @@ def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[L
             raise UserError(
                 f"--kbest-engine ctranslate2 does not know --{name.replace('_', '-')}: use the engine fairseq"
             )
-    if ":" in path:
+    if os.pathsep in path:
         raise UserError("--kbest-engine ctranslate2 does not know ensembles: use the engine fairseq")
     with tempfile.TemporaryDirectory() as directory:
         try:

@@ -184,6 +184,13 @@ def test_stored_lists_are_used_again(workspace, data, whole, tmp_path, objective
     assert manifest["counts"]["pairs"] == 34
 
 
+def test_stored_lists_without_a_reference_are_decoded_now(workspace, data, whole, tmp_path):
+    """The sentence with an empty target was skipped there, and is wanted here."""
+    for name, more in (("direct", ()), ("stored", ("--kbest-from", whole))):
+        build(workspace, data, tmp_path / name, "--selection", "mbr", *more)
+    assert pairs(tmp_path / "stored") == pairs(tmp_path / "direct") and len(pairs(tmp_path / "stored")) == 35
+
+
 def test_stored_lists_of_another_search_are_refused(workspace, data, whole, tmp_path):
     with pytest.raises(UserError, match="made with other settings: beam was 4, is 3"):
         build(workspace, data, tmp_path / "x", "--kbest-from", whole, "--beam", "3")
@@ -420,6 +427,22 @@ def test_bad_options(workspace, data, tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         build(workspace, data, tmp_path / "x", *options)
     assert not list((tmp_path / "x").rglob("train*")) and not CorpusDirectory(str(tmp_path / "x")).complete
+
+
+def test_other_commands_build_no_corpus(workspace, tmp_path):
+    with pytest.raises(UserError, match="--kbest-dir builds a corpus with fairseq-generate: leave it out"):
+        workspace.train(BASE, tmp_path / "save", "--kbest-dir", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_merge_needs_the_data_it_was_built_from(workspace, data, tmp_path):
+    build(workspace, data, tmp_path / "x", "--kbest-shard", "0/1")
+    for shard in ("0/2", "1/2"):
+        build(workspace, data, tmp_path / "y", "--kbest-shard", shard)
+    with pytest.raises(UserError, match="is not the data that the corpus was built from"):
+        run_tg("corpus", "merge", tmp_path / "y", "--out", tmp_path / "z", "--data", workspace.data)
+    run_tg("corpus", "merge", tmp_path / "y", "--out", tmp_path / "w", "--data", data)
+    assert pairs(tmp_path / "w") == pairs(tmp_path / "x")
 
 
 def test_a_base_with_another_dictionary(workspace, tmp_path):

@@ -103,6 +103,8 @@ def test_a_slurm_array_is_a_set_of_shards(monkeypatch):
     for name, value in (("ID", "12"), ("MIN", "10"), ("COUNT", "5")):
         monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
     assert parse_shard(None) == (2, 5)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_STEP", "2")  # --array=10-18:2
+    assert parse_shard(None) == (1, 5)
     assert parse_shard("0/3") == (0, 3)  # what is asked for goes first
 
 
@@ -118,6 +120,11 @@ def test_a_directory_is_for_one_recipe(tmp_path):
         UserError, match=r"begun with other settings: beam was 5, is 7; objective was \"sbleu\", is \"ter\""
     ):
         again.begin({"beam": 7, "objective": "ter"}, ORIGIN)
+
+
+def test_differences_name_what_is_inside():
+    old, new = ({"search": {"lenpen": penalty, "min_len": 1}} for penalty in (1.0, 0.6))
+    assert describe_difference(old, new) == "search.lenpen was 1.0, is 0.6"
 
 
 def test_differences_are_short():
