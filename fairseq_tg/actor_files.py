@@ -75,6 +75,8 @@ def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"'{path}' is no actor file, or a damaged one ({error}): export it again") from None
+    if split_tensors(tensors)[0]:
+        raise UserError(f"'{path}' is refused: it has other tensors than actors'; export it again")
     if fingerprint(tensors) != metadata.fingerprint:
         raise UserError(
             f"'{path}' is damaged: its weights have not the fingerprint they were written with; export it again"
@@ -128,9 +130,8 @@ def build_from_actor_file(path: str, base_config: Any, task: Any) -> ActorModel:
     base = Base.of_config(base_config, metadata.base_fingerprint, "the base")
     metadata.check_fits(base, path)
     model = models.build_model(OmegaConf.create(metadata.model_config(base)), task, from_checkpoint=True)
-    try:
-        torch.nn.Module.load_state_dict(model, tensors, strict=False)
-    except RuntimeError as error:
-        raise UserError(f"the actors of '{path}' do not fit the base: {error}") from None
+    if {n: t.shape for n, t in tensors.items()} != {n: t.shape for n, t in model.actor_tensors().items()}:
+        raise UserError(f"the actors of '{path}' are not those that it says it has: export it again")
+    torch.nn.Module.load_state_dict(model, tensors, strict=False)  # the base's are still to come
     model.awaiting_base = True
     return model

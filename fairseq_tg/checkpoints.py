@@ -37,9 +37,18 @@ ALLOWED_GLOBALS: List[Any] = [
     ),
 ]
 
-#: Options of fconv and lstm models that fairseq hands to `eval`.
-EVALUATED_OPTIONS = ("encoder_layers", "decoder_layers", "decoder_attention", "adaptive_softmax_cutoff")
-_ARITHMETIC = (ast.Expression, ast.List, ast.Tuple, ast.Constant, ast.BinOp, ast.Add, ast.Mult, ast.Load)
+#: Options of models that fairseq hands to `eval`, wherever they are in a configuration.
+EVALUATED_OPTIONS = {
+    *("encoder_layers", "decoder_layers", "encoder_attention", "decoder_attention", "self_attention", "pretrained"),
+    *("project_input", "gated_attention", "downsample", "adaptive_softmax_cutoff", "adaptive_input_cutoff"),
+    *("left_pad_source", "left_pad_target", "character_filters", "conv_feature_layers", "conv_aggregator_layers"),
+    *("feature_encoder_spec", "feature_enc_layers"),
+    *("xformers_att_config", "encoder_xformers_att_config", "decoder_xformers_att_config"),
+}
+_ARITHMETIC = (
+    *(ast.Expression, ast.List, ast.Tuple, ast.Dict, ast.Constant, ast.BinOp, ast.UnaryOp),
+    *(ast.Add, ast.Mult, ast.USub, ast.Load),
+)
 
 
 def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
@@ -64,12 +73,13 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
     return state
 
 
-def refuse_code(options: Union[Namespace, DictConfig, None], path: str) -> None:
+def refuse_code(options: Union[Namespace, DictConfig, Dict[str, Any], None], path: str) -> None:
     """Refuse model options that fairseq would `eval` and that are more than arithmetic on lists and tuples."""
     values = vars(options) if isinstance(options, Namespace) else options or {}
-    for name in EVALUATED_OPTIONS:
-        value = values.get(name)
-        if isinstance(value, str) and not _is_arithmetic(value):
+    for name, value in values.items():
+        if isinstance(value, (dict, DictConfig, Namespace)):
+            refuse_code(value, path)
+        elif name in EVALUATED_OPTIONS and isinstance(value, str) and value and not _is_arithmetic(value):
             raise UserError(
                 f"'{path}' is refused: its option {name} holds code, not sizes: {value[:80]!r}; do not load this file"
             )
@@ -130,6 +140,8 @@ def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
+if not hasattr(torch.serialization, "safe_globals"):
+    raise UserError(f"torch {torch.__version__} cannot load checkpoints safely: fairseq_tg needs torch 2.6 or newer")
 torch.serialization.add_safe_globals(ALLOWED_GLOBALS)
 _fairseq_load_checkpoint_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
 checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint

@@ -13,6 +13,7 @@ from fairseq_tg.corpus.assemble import merge
 from fairseq_tg.corpus.build import describe
 from fairseq_tg.corpus.launch import build_locally, build_on_slurm
 from fairseq_tg.corpus.status import status
+from fairseq_tg.decoding.corpus_run import SHARD_FLAGS
 from fairseq_tg.errors import UserError
 
 
@@ -40,8 +41,9 @@ def _build(args: argparse.Namespace) -> None:
     directory = _value_of("--kbest-dir", args.flags)
     if args.shards < 1:
         raise UserError(f"--shards {args.shards}: give the number of processes")
-    if "--kbest-shard" in args.flags:
-        raise UserError("--kbest-shard is set for each of the --shards: leave it out")
+    for flag in args.flags:
+        if flag.partition("=")[0] in SHARD_FLAGS:
+            raise UserError(f"{flag.partition('=')[0]} is set for each of the --shards: leave it out")
     if not args.slurm:
         manifest = build_locally(args.flags, directory, args.shards)
     else:
@@ -52,9 +54,11 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _value_of(flag: str, flags: List[str]) -> str:
-    if flag not in flags[:-1]:
-        raise UserError(f"no {flag}: give it with the other flags of fairseq-generate")
-    return flags[flags.index(flag) + 1]
+    for word, following in zip(flags, [*flags[1:], ""]):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            return value if equals else following
+    raise UserError(f"no {flag}: give it with the other flags of fairseq-generate")
 
 
 def _add_corpus_commands(corpus: argparse.ArgumentParser) -> None:

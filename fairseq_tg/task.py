@@ -61,6 +61,8 @@ class TGTranslationConfig(TranslationConfig):
 class TGTranslationTask(TranslationTask):
     """Translation with a model and actors, where no sentence is lost."""
 
+    keeps_base_record = True  # see `build_model`; a tg model is not built for a task that does not
+
     def __init__(self, cfg: TGTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         self._corpus_run: Optional[CorpusRun] = None
@@ -77,7 +79,7 @@ class TGTranslationTask(TranslationTask):
         kwargs["required_batch_size_multiple"] = 1
         if self.cfg.kbest_dir:
             self._corpus_run = CorpusRun(self, self._command)
-            wanted = ("max_positions", "max_tokens", "max_sentences", "num_workers")
+            wanted = ("max_positions", "max_tokens", "max_sentences")
             return self._corpus_run.iterator(dataset, **{name: kwargs.get(name) for name in wanted})
         if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
             # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
@@ -101,16 +103,19 @@ class TGTranslationTask(TranslationTask):
         if self._corpus_run is None:
             return generator
         with open_dict(args):
-            greedy_args = OmegaConf.merge(args, {"beam": 1, "nbest": 1})
+            plain = {"beam": 1, "nbest": 1, "diverse_beam_groups": -1, "diversity_rate": -1.0}
+            greedy_args = OmegaConf.merge(args, plain)
         return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        if self._actor_files and from_checkpoint:
+        if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
+            self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
+        if self._actor_files and not from_checkpoint:
+            raise UserError("--actor-weights is for translating: to train on from actors, use --finetune-from-model")
+        if self._actor_files:
             # fairseq builds the models of an ensemble in the order of --path
             path = self._actor_files.pop(0) if len(self._actor_files) > 1 else self._actor_files[0]
             return build_from_actor_file(path, cfg, self)
-        if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
-            self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
         model = super().build_model(cfg, from_checkpoint)
         if isinstance(model, ActorModel):
             # So that the checkpoints of this run rebuild without the base's: the trainer saves this config.

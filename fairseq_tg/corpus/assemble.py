@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -145,7 +146,7 @@ def _copy_other_splits(data: Path, out: Path, source_lang: str, target_lang: str
     copied = []
     for path in sorted(data.iterdir()):
         pair = f".{source_lang}-{target_lang}." in path.name or f".{target_lang}-{source_lang}." in path.name
-        if (pair and path.name.split(".")[0] != SPLIT) or path.name in (
+        if (pair and not re.fullmatch(rf"{SPLIT}\d*", path.name.split(".")[0])) or path.name in (
             f"dict.{source_lang}.txt",
             f"dict.{target_lang}.txt",
         ):

@@ -17,7 +17,10 @@ from fairseq_tg.corpus.directory import KBEST, CorpusDirectory, describe_differe
 from fairseq_tg.errors import UserError
 
 #: What a stored k-best list depends on; a build from stored lists may differ in all else.
-SEARCH_SETTINGS = ("base", "data_hash", "subset", "languages", "sentences", "beam", "search", "engine", "text")
+SEARCH_SETTINGS = (
+    *("base", "actors", "model_overrides", "fp16", "data_hash", "subset", "languages", "sentences"),
+    *("beam", "search", "engine", "text"),
+)
 
 
 def parse_shard(text: Optional[str]) -> Tuple[int, int]:
@@ -25,8 +28,13 @@ def parse_shard(text: Optional[str]) -> Tuple[int, int]:
     if text is None:
         if "SLURM_ARRAY_TASK_ID" not in os.environ:
             return 0, 1
-        names = ("ID", "MIN", "STEP", "COUNT")
-        task, first, step, count = (int(os.environ.get(f"SLURM_ARRAY_TASK_{name}", 1)) for name in names)
+        names = ("ID", "MIN", "MAX", "STEP", "COUNT")
+        task, first, last, step, count = (int(os.environ.get(f"SLURM_ARRAY_TASK_{name}", 1)) for name in names)
+        if first > 1 or count == 1 or last != first + step * (count - 1):
+            # a part of an array, sent again: which shards the others are is not known
+            raise UserError(
+                f"this Slurm array ({first} to {last}, {count} tasks) is no whole set: give --kbest-shard I/N"
+            )
         return (task - first) // step, count
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or int(match[1]) >= int(match[2]):

@@ -114,8 +114,9 @@ class CorpusDirectory:
     def clear(self) -> None:
         """Remove what is needed only while a corpus is being built."""
         shutil.rmtree(self.blocks.directory, ignore_errors=True)
-        for path in self.path.glob(".lock-*"):
-            path.unlink()
+        for pattern in (".lock-*", "*.tmp", "*.tmp[0-9]*"):  # also of processes that were killed
+            for path in self.path.glob(pattern):
+                path.unlink()
 
 
 def _is_ours(path: Path) -> bool:

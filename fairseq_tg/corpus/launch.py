@@ -27,8 +27,10 @@ class ShardJob:
     threads: int
 
     def command(self) -> List[str]:
-        program = str(Path(sys.executable).parent / "fairseq-generate")
-        return [program, *self.flags, "--quiet", "--kbest-shard", f"{self.shard}/{self.shards}"]
+        plugin = ["--user-dir", str(Path(__file__).parents[1]), "--task", "tg_translation"]
+        shard = ["--quiet", "--kbest-shard", f"{self.shard}/{self.shards}"]
+        # Of a flag that is given twice the last one counts: the user's own go behind the plugin's
+        return [sys.executable, "-m", "fairseq_cli.generate", *plugin, *self.flags, *shard]
 
     def environment(self) -> Dict[str, str]:
         return {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
@@ -58,17 +60,16 @@ def build_locally(flags: List[str], directory: str, shards: int) -> Dict[str, An
                     subprocess.Popen(job.command(), env=job.environment(), stdout=log, stderr=subprocess.STDOUT)
                 )
         _watch(processes, CorpusDirectory(directory))
+        failed = [name for process, name in zip(processes, names) if process.poll()]
     finally:
         for process in processes:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
-    for process, name in zip(processes, names):
-        if process.returncode:
-            lines = name.read_text(errors="replace").strip().splitlines() or [f"status {process.returncode}"]
-            raise UserError(
-                f"a shard failed: {lines[-1].replace('fairseq_tg: error: ', '')} (see '{name}'); run this again"
-            )
+    if failed:
+        last = (failed[0].read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        reason = last.replace("fairseq_tg: error: ", "")
+        raise UserError(f"a shard failed: {reason} (see '{failed[0]}'); run this again")
     return _complete(directory)
 
 

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.corpus.build import Build, describe, parse_shard
-from fairseq_tg.corpus.directory import CorpusDirectory, hash_data
+from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.decoding.engines import ENGINES
 from fairseq_tg.decoding.oracle import OracleGenerator, Search, fairseq_search
@@ -28,13 +28,14 @@ SEARCH_OPTIONS = (
     *("lenpen", "unkpen", "max_len_a", "max_len_b", "min_len", "match_source_len", "unnormalized", "temperature"),
     *(
         "no_repeat_ngram_size",
-        "prefix_size",
-        "sampling",
         "diverse_beam_groups",
         "diverse_beam_strength",
         "diversity_rate",
+        "lm_weight",
     ),
 )
+#: Options under which the same sentence is not translated the same way twice, or not without its neighbours.
+REFUSED_OPTIONS = {"sampling": False, "retain_dropout": False, "prefix_size": 0, "constraints": None}
 SHARD_FLAGS = ("--kbest-shard", "--num-shards", "--shard-id")
 SUBWORDS = {"sentencepiece": lambda symbol: symbol.startswith("\u2581"), "subword_nmt": lambda s: s.endswith("@@")}
 
@@ -56,12 +57,16 @@ class CorpusRun:
         self.selection = get_selection(self.cfg.selection)
         self.shard = self._shard()
         self.build: Optional[Build] = None
-        self.subwords = root.common_eval.post_process or self._guess_subwords()
+        self.bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         self.tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
+        self.subwords = root.common_eval.post_process or (None if self.bpe else self._guess_subwords())
 
     def _check_options(self) -> None:
         if self.root.common_eval.path is None:
             raise UserError("--kbest-dir builds a corpus with fairseq-generate: leave it out of other commands")
+        for name, default in REFUSED_OPTIONS.items():
+            if self.root.generation.get(name) != default:
+                raise UserError(f"--{name.replace('_', '-')} does not go with --kbest-dir: leave it out")
         if len(utils.split_paths(self.cfg.data)) > 1:
             raise UserError(f"a corpus is built from one data directory: '{self.cfg.data}' are several")
         beam, vocabulary = self.root.generation.beam, len(self.task.target_dictionary)
@@ -88,19 +93,28 @@ class CorpusRun:
                 return name
         return None
 
-    def to_text(self, tokens: Sequence[int]) -> str:
-        """Words of dictionary ids: subwords joined, and detokenised if --tokenizer says how."""
-        text = self.task.target_dictionary.string(tokens, self.subwords)
-        return self.tokenizer.decode(text) if self.tokenizer else text
+    def to_text(self, tokens: Sequence[int], reference: bool = False) -> str:
+        """Words of dictionary ids: subwords joined, decoded by --bpe and --tokenizer where they are given.
+
+        An unknown word of a reference is written in another way, so that to give out an unknown word is no match.
+        """
+        text = self.task.target_dictionary.string(tokens, self.subwords, escape_unk=reference)
+        for decoder in (self.bpe, self.tokenizer):
+            text = decoder.decode(text) if decoder else text
+        return text
 
     # The recipe: everything that the corpus depends on
 
     def recipe(self, dataset: Any) -> Dict[str, Any]:
         generation, data = self.root.generation, self.root.dataset
         paths = utils.split_paths(self.root.common_eval.path)
-        tokenizer = self.root.tokenizer
+        actors = utils.split_paths(self.cfg.actor_weights) if self.cfg.actor_weights else []
+        language_models = [generation.lm_path] if generation.lm_path else []
         return {
-            "base": [fingerprint(load_checkpoint(path)["model"]) for path in paths],
+            "base": [fingerprint(load_checkpoint(path)["model"]) for path in (*paths, *language_models)],
+            "actors": [hash_file(Path(path)) for path in actors],
+            "model_overrides": self.root.common_eval.model_overrides,
+            "fp16": self.root.common.fp16,
             "data_hash": hash_data(Path(self.cfg.data), data.gen_subset, [self.cfg.source_lang, self.cfg.target_lang]),
             "subset": data.gen_subset,
             "languages": [self.cfg.source_lang, self.cfg.target_lang],
@@ -113,24 +127,21 @@ class CorpusRun:
             "objective": self.cfg.objective,
             "signature": self.objective.signature,
             "selection": self.selection.name,
-            "text": {
-                "subwords": self.subwords,
-                "tokenizer": OmegaConf.to_container(tokenizer) if OmegaConf.is_config(tokenizer) else tokenizer,
-            },
+            "text": {"subwords": self.subwords, "bpe": _plain(self.root.bpe), "tokenizer": _plain(self.root.tokenizer)},
             "keep_kbest": self.cfg.kbest_jsonl,
         }
 
     # What fairseq-generate asks the task for
 
-    def iterator(
-        self, dataset: Any, max_positions: Any, max_tokens: Any, max_sentences: Any, num_workers: Any
-    ) -> EpochBatchIterator:
+    def iterator(self, dataset: Any, max_positions: Any, max_tokens: Any, max_sentences: Any) -> EpochBatchIterator:
         """The batches of this shard. Ends the run if there is nothing to do."""
         if self.selection.needs_reference and dataset.tgt is None:
             raise UserError(
                 f"'{self.cfg.data}' has no {self.cfg.target_lang} side of {self.root.dataset.gen_subset}: --selection "
                 f"{self.selection.name} compares with a reference; without one, use --selection mbr"
             )
+        if dataset is not self.task.datasets.get(self.root.dataset.gen_subset):
+            raise UserError("--kbest-dir builds a corpus with fairseq-generate: leave it out of other commands")
         recipe = self.recipe(dataset)
         directory = CorpusDirectory(self.cfg.kbest_dir)
         directory.begin(recipe, {"command": command_line(sys.argv), "data": os.path.abspath(self.cfg.data)})
@@ -145,7 +156,7 @@ class CorpusRun:
         self.build = Build(directory, recipe, self.shard)
         if self.cfg.kbest_from:
             self.build.reuse(self.cfg.kbest_from)
-        skip = find_unusable(dataset, max_positions, self.selection.needs_reference)
+        skip = find_unusable(dataset, max_positions, max_tokens, self.selection.needs_reference)
 
         def make_batches(ids: List[int]) -> Sequence:
             return dataset.batch_by_size(
@@ -161,7 +172,7 @@ class CorpusRun:
             dataset=dataset,
             collate_fn=dataset.collater,
             batch_sampler=batches,
-            num_workers=num_workers or 0,
+            num_workers=0,  # a worker of a process that was killed would live on for a while, and hold its lock
         )
 
     def generator(self, search_generator: Any, greedy_generator: Any) -> OracleGenerator:
@@ -185,25 +196,32 @@ class CorpusRun:
         )
 
 
+def _plain(config: Any) -> Any:
+    return OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
+
+
 def command_line(argv: List[str]) -> str:
     """The command, without what differs between the shards of a build."""
     words, skip = [os.path.basename(argv[0])], False
     for word in argv[1:]:
-        if not skip and word not in SHARD_FLAGS:
+        if not skip and word.partition("=")[0] not in SHARD_FLAGS:
             words.append(word)
         skip = word in SHARD_FLAGS
     return shlex.join(words)
 
 
-def find_unusable(dataset: Any, max_positions: Any, needs_reference: bool) -> Dict[int, str]:
+def find_unusable(dataset: Any, max_positions: Any, max_tokens: Any, needs_reference: bool) -> Dict[int, str]:
     """The sentences that cannot be translated or scored, with the reason."""
     limits = max_positions if isinstance(max_positions, (tuple, list)) else (max_positions, max_positions)
+    most = max_tokens or float("inf")  # a batch has room for a sentence, both sides of it
     reasons: Dict[int, str] = {}
-    sides = [("source", dataset.src_sizes, limits[0])]
-    if dataset.tgt is not None and needs_reference:
-        sides.append(("target", dataset.tgt_sizes, limits[1]))
+    sides = [("source", dataset.src_sizes, min(limits[0], most))]
+    if dataset.tgt is not None:
+        sides.append(("target", dataset.tgt_sizes, min(limits[1], most) if needs_reference else most))
     for side, sizes, limit in sides:
         for i in np.flatnonzero(np.asarray(sizes) <= 1):  # end of sentence alone
+            if side == "target" and not needs_reference:
+                continue
             reasons.setdefault(int(i), f"empty {side}: there are no words")
         for i in np.flatnonzero(np.asarray(sizes) > limit):
             reasons.setdefault(int(i), f"too long {side}: {int(sizes[i])} tokens, {int(limit)} allowed")

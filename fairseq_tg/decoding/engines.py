@@ -47,6 +47,8 @@ def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[L
             raise UserError(
                 f"--kbest-engine ctranslate2 does not know --{name.replace('_', '-')}: use the engine fairseq"
             )
+    if run.cfg.actor_weights or generation.lm_path:
+        raise UserError("--kbest-engine ctranslate2 searches the base alone: leave out --actor-weights and --lm-path")
     if os.pathsep in path:
         raise UserError("--kbest-engine ctranslate2 does not know ensembles: use the engine fairseq")
     with tempfile.TemporaryDirectory() as directory:

@@ -24,7 +24,7 @@ class OracleGenerator:
     Args:
         search: finds the k-best lists.
         greedy: finds the base's greedy output, for the selections that need it.
-        to_text: makes words of dictionary ids.
+        to_text: makes words of dictionary ids; of those of a reference, if its second argument says so.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class OracleGenerator:
         greedy: Search,
         objective: Objective,
         selection: Selection,
-        to_text: Callable[[Sequence[int]], str],
+        to_text: Callable[..., str],
         padding_idx: int,
         eos: int,
     ) -> None:
@@ -63,7 +63,8 @@ class OracleGenerator:
             if own and stored is not None:
                 sentence = stored
             else:
-                reference = None if sample["target"] is None else self.to_text(self._ids(sample["target"][row]))
+                target = sample["target"]
+                reference = None if target is None else self.to_text(self._ids(target[row]), True)
                 sentence = self.judge(sentence_id, hypotheses, reference, None if greedy is None else greedy[row])
             outputs.append([self._as_fairseq(h) for h in _chosen_first(sentence)])
             self.build.add(sentence)

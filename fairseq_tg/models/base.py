@@ -145,6 +145,8 @@ class ActorModel(BaseFairseqModel):
         if cfg.base_record:
             base = Base.from_json(cfg.base_record)
         else:
+            if not getattr(task, "keeps_base_record", False):
+                raise UserError(f"--arch {cfg._name} is trained with --task tg_translation: add that")
             base, weights = read_base(cfg.base_checkpoint)
         check_family(base, cfg._name, cfg.base_checkpoint)
         model = cls.base_class.build_model(base.build_options(), task)

@@ -89,6 +89,13 @@ def test_training_options(workspace, tmp_path, flags, message):
     assert not list(tmp_path.rglob("*.pt"))
 
 
+def test_actors_are_trained_with_their_task(workspace, tmp_path):
+    with pytest.raises(UserError, match="--arch tg_transformer is trained with --task tg_translation"):
+        workspace.train("transformer", tmp_path, "--task", "translation")
+    with pytest.raises(UserError, match="--actor-weights is for translating"):
+        workspace.train("transformer", tmp_path, "--actor-weights", "actor.safetensors")
+
+
 def test_another_dictionary(workspace, other_data, tmp_path):
     message = r"the base has a source dictionary of \d+ entries, the data one of \d+: give the data directory"
     with pytest.raises(UserError, match=message):

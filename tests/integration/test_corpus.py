@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
+from fairseq import options
 from fairseq.data import Dictionary, data_utils
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.corpus.launch import ShardJob, build_on_slurm
+from fairseq_tg.decoding.corpus_run import CorpusRun
 from fairseq_tg.errors import UserError
 from fairseq_tg.objectives import get_objective
 from tests.conftest import IN_PROCESS, USER_DIR, hypotheses, run, run_process, run_tg, write_corpus
@@ -54,6 +57,12 @@ def flags(workspace, data: str, out: Any, *more: Any) -> List[str]:
 def build(workspace, data: str, out: Any, *more: Any) -> Tuple[str, Dict[str, Any]]:
     printed = run("fairseq-generate", *flags(workspace, data, out, *more))
     return printed, CorpusDirectory(str(out)).manifest or {}
+
+
+def root_of(workspace, data: str, out: Any) -> Any:
+    """All options of a command that builds a corpus, as fairseq-generate has them."""
+    args = options.parse_args_and_arch(options.get_generation_parser(), flags(workspace, data, out))
+    return convert_namespace_to_omegaconf(args)
 
 
 def pairs(path: Any) -> List[Tuple[str, str]]:
@@ -365,6 +374,8 @@ def test_damage_is_named(workspace, data, whole, tmp_path):
 
 def test_build_launches_shards_and_merges(workspace, data, whole, tmp_path):
     command = flags(workspace, data, tmp_path / "x", "--kbest-jsonl")
+    plugin = command.index("--user-dir")
+    del command[plugin : plugin + 4]  # it knows its own plugin and task
     done = run_process("fairseq-tg", "corpus", "build", "--shards", "2", "--", *command)
     assert done.returncode == 0, done.stderr
     assert "complete, 34 pairs" in done.stdout
@@ -420,6 +431,8 @@ def test_jobs_of_a_cluster(workspace, data, whole, tmp_path):
         (["--kbest-block", "0"], "--kbest-block 0"),
         (["--objective", "tests.unit.test_objectives:not_a_number"], r"gave nan for sentence \d+, hypothesis"),
         (["--objective", "tests.unit.test_objectives:explode"], r"raised RuntimeError: boom for sentence \d+"),
+        (["--retain-dropout"], "--retain-dropout does not go with --kbest-dir"),
+        (["--prefix-size", "1"], "--prefix-size does not go with --kbest-dir"),
         (["--kbest-from", "/nowhere"], "'/nowhere' has no stored k-best lists"),
     ],
 )
@@ -427,6 +440,30 @@ def test_bad_options(workspace, data, tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         build(workspace, data, tmp_path / "x", *options)
     assert not list((tmp_path / "x").rglob("train*")) and not CorpusDirectory(str(tmp_path / "x")).complete
+
+
+def test_sentences_that_no_batch_has_room_for_are_skipped(workspace, data, tmp_path):
+    _, manifest = build(workspace, data, tmp_path / "x", "--max-tokens", "5")
+    over = [entry["id"] for entry in manifest["skipped"] if "5 allowed" in entry["reason"]]
+    assert len(over) > 1 and manifest["counts"]["pairs"] == 37 - len(manifest["skipped"]) == len(pairs(tmp_path / "x"))
+
+
+def test_no_other_training_data_comes_along(workspace, data, tmp_path):
+    """fairseq-train reads train1, train2, ... together with train."""
+    for path in Path(data).iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+        if path.name.startswith("valid"):
+            (tmp_path / path.name.replace("valid", "train1")).write_bytes(path.read_bytes())
+    build(workspace, str(tmp_path), tmp_path / "x")
+    names = {path.name.split(".")[0] for path in (tmp_path / "x").glob("*.bin")}
+    assert names == {"train", "valid"}
+
+
+def test_an_unknown_word_is_no_match(workspace, data, tmp_path):
+    """What the reference's unknown words are written as is not what a hypothesis' are."""
+    run = CorpusRun(workspace.task(), root_of(workspace, data, tmp_path))
+    unknown = workspace.task().target_dictionary.unk()
+    assert run.to_text([unknown]) != run.to_text([unknown], True)
 
 
 def test_other_commands_build_no_corpus(workspace, tmp_path):

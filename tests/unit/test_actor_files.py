@@ -92,6 +92,19 @@ def test_other_safetensors_and_other_formats_are_refused(actor_file, tmp_path):
         read_actor_file(str(tmp_path / "y.safetensors"))
 
 
+def test_a_file_with_other_tensors_is_refused(workspace, actor_file, tmp_path):
+    metadata, tensors = read_actor_file(actor_file)
+    renamed = {name.replace("layers.0", "layers.7"): tensor for name, tensor in tensors.items()}
+    smuggled = {**tensors, "decoder.embed_tokens.weight": torch.zeros(3)}
+    for content in (renamed, smuggled):
+        path = str(tmp_path / "other.safetensors")
+        write_actor_file(path, replace(metadata, fingerprint=fingerprint(content)), content)
+        with pytest.raises(UserError, match=r"are not those that it says it has|it has other tensors than actors'"):
+            workspace.generate(workspace.bases["transformer"], "--actor-weights", path)
+    with pytest.raises(UserError, match="it has other tensors than actors'"):
+        import_actor(workspace.bases["transformer"], path, str(tmp_path / "x.pt"))
+
+
 def test_an_unwritable_place_is_named(tg, tmp_path):
     with pytest.raises(UserError, match="cannot write"):
         export_actor(tg, str(tmp_path / "nowhere" / "a.safetensors"))

@@ -100,12 +100,22 @@ def test_shards_outside_their_range(text):
 
 
 def test_a_slurm_array_is_a_set_of_shards(monkeypatch):
-    for name, value in (("ID", "12"), ("MIN", "10"), ("COUNT", "5")):
-        monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
+    def array(**values: int) -> None:
+        for name, value in values.items():
+            monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", str(value))
+
+    array(ID=3, MIN=1, MAX=5, COUNT=5)
     assert parse_shard(None) == (2, 5)
-    monkeypatch.setenv("SLURM_ARRAY_TASK_STEP", "2")  # --array=10-18:2
-    assert parse_shard(None) == (1, 5)
+    array(ID=4, MIN=0, MAX=8, COUNT=5, STEP=2)  # --array=0-8:2
+    assert parse_shard(None) == (2, 5)
     assert parse_shard("0/3") == (0, 3)  # what is asked for goes first
+    for part in (
+        {"MIN": 3, "MAX": 3, "COUNT": 1},
+        {"MIN": 0, "MAX": 5, "COUNT": 3, "STEP": 1},
+    ):  # sent again; with gaps
+        array(**part)
+        with pytest.raises(UserError, match="is no whole set: give --kbest-shard"):
+            parse_shard(None)
 
 
 ORIGIN = {"command": "fairseq-generate", "data": "data-bin"}

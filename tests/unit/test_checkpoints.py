@@ -59,6 +59,21 @@ def test_options_that_fairseq_evaluates_hold_no_code(workspace, tmp_path, option
         load_checkpoint(str(tmp_path / "evil.pt"))
 
 
+@pytest.mark.parametrize("place", [{"decoder": {}}, {}])
+def test_no_option_runs_code_wherever_it_is(workspace, tmp_path, place):
+    state = torch.load(workspace.bases["transformer"])
+    evil = "__import__('os').system('touch pwned') or {}"
+    options = {**vars(state["cfg"]["model"]), **place}
+    if place:
+        options["decoder"] = {"xformers_att_config": evil}
+    else:
+        options["encoder_xformers_att_config"] = evil
+    state["cfg"]["model"] = Namespace(**options)
+    torch.save(state, tmp_path / "evil.pt")
+    with pytest.raises(UserError, match=r"its option (encoder_)?xformers_att_config holds code"):
+        load_checkpoint(str(tmp_path / "evil.pt"))
+
+
 @pytest.mark.parametrize("value", ["[(512, 3)] * 4 + [(1024, 3, 2)]", "True", "[True, False] * 2", "10000,50000"])
 def test_sizes_are_no_code(value):
     refuse_code(Namespace(encoder_layers=value), "base.pt")
