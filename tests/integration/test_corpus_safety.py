@@ -1,0 +1,189 @@
+"""Corpora that nothing gets lost of: interrupted, sharded, merged, damaged."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fairseq_tg.corpus.directory import CorpusDirectory
+from fairseq_tg.corpus.launch import ShardJob, build_on_slurm
+from fairseq_tg.errors import UserError
+from tests.conftest import hypotheses, run_process, run_tg
+from tests.integration.corpora import BASE, FORK, build, exit_code, files, flags, lists, pairs
+
+
+def test_the_same_command_again_finds_it_complete(workspace, data, whole):
+    before = files(whole)
+    with pytest.raises(SystemExit) as end:
+        build(workspace, data, whole, "--kbest-jsonl")
+    assert end.value.code == 0 and files(whole) == before
+    assert "complete, 34 pairs" in run_tg("corpus", "status", whole)
+
+
+def test_another_command_in_the_same_directory_is_refused(workspace, data, whole):
+    with pytest.raises(UserError, match='begun with other settings: objective was "sbleu", is "chrf"; signature was'):
+        build(workspace, data, whole, "--kbest-jsonl", "--objective", "chrf")
+
+
+@pytest.mark.parametrize("shards", [2, 3, 9])
+def test_shards_merged_are_one_build(workspace, data, whole, tmp_path, shards):
+    """In directories of their own, as on machines of their own; 9 are more than there are blocks."""
+    for shard in range(shards):
+        try:
+            build(workspace, data, tmp_path / str(shard), "--kbest-jsonl", "--kbest-shard", f"{shard}/{shards}")
+        except SystemExit as end:
+            assert end.code == 0  # a shard without any block
+    directories = [tmp_path / str(shard) for shard in range(shards)]
+    run_tg("corpus", "merge", *directories, "--out", tmp_path / "out")
+    ours, theirs = files(tmp_path / "out"), files(whole)
+    for content in (ours, theirs):
+        manifest = json.loads(content.pop("manifest.json"))
+        content["rest"] = json.dumps(
+            {k: v for k, v in manifest.items() if k != "command"}
+        ).encode()  # it names the directory
+    assert ours == theirs
+
+
+def test_missing_and_double_shards_are_refused(workspace, data, tmp_path):
+    for name, shard in (("a", "0/2"), ("b", "0/2"), ("c", "1/2")):
+        build(workspace, data, tmp_path / name, "--kbest-shard", shard)
+    a, b, c = (str(tmp_path / name) for name in "abc")
+    for directories, message in (
+        ([a], "source ids 6 to 11 are missing"),
+        ([a, b, c], "source ids 0 to 5 are there more than once"),
+        ([a, data], "is no k-best corpus"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run_tg("corpus", "merge", *directories, "--out", tmp_path / "out")
+    assert not list(tmp_path.glob("out/train*"))
+
+
+def test_fairseqs_own_shard_flags_are_honoured(workspace, data, whole, tmp_path):
+    for shard in (0, 1):
+        build(workspace, data, tmp_path / "x", "--num-shards", "2", "--shard-id", shard)
+    run_tg("corpus", "merge", tmp_path / "x")
+    assert pairs(tmp_path / "x") == pairs(whole)
+    half = ("--batch-size", "5", "--num-shards", "2", "--shard-id")
+    halves = [hypotheses(workspace.generate(workspace.bases[BASE], *half, i)) for i in "01"]
+    assert len(halves[0]) + len(halves[1]) == len({**halves[0], **halves[1]}) == 30
+    with pytest.raises(UserError, match="not both"):
+        build(workspace, data, tmp_path / "y", "--num-shards", "2", "--shard-id", "1", "--kbest-shard", "0/2")
+
+
+SLOW = "tests.integration.test_corpus_safety:slow_objective"
+
+
+def slow_objective(hypothesis: str, reference: str) -> float:
+    """Takes a while, so that a kill finds the build at work."""
+    time.sleep(0.006)
+    return -abs(len(hypothesis) - len(reference))
+
+
+def test_killed_at_any_instant_it_ends_as_if_it_had_not_been(workspace, data, tmp_path):
+    options = ("--objective", SLOW, "--kbest-jsonl")
+    out, generator, kills = tmp_path / "corpus", random.Random(5), 0
+    while not CorpusDirectory(str(out)).complete and kills < 60:
+        process = FORK.Process(target=build, args=(workspace, data, out, *options))
+        process.start()
+        process.join(generator.uniform(0.3, 1.1))
+        kills += process.is_alive()
+        process.kill()
+        process.join()
+    assert kills >= 3
+    try:
+        build(workspace, data, out, *options)
+    except SystemExit as end:
+        assert end.code == 0
+    build(workspace, data, tmp_path / "undisturbed", *options)
+    ours, theirs = files(out), files(tmp_path / "undisturbed")
+    for content in (ours, theirs):
+        manifest = json.loads(content["manifest.json"])
+        manifest.pop("command")  # names the program and the directory
+        content["manifest.json"] = json.dumps(manifest).encode()
+    assert ours == theirs
+    assert not list(out.glob("*.tmp*")) and not (out / "blocks").exists()
+
+
+def test_a_full_disk_stops_it_and_keeps_what_was_committed(workspace, data, whole, tmp_path):
+    """A limit on the size of a file stands for the end of the disk."""
+    command = flags(workspace, data, tmp_path / "corpus", "--kbest-jsonl")
+    limit = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); size = int(sys.argv.pop(1));"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)); from fairseq_cli.generate import cli_main; cli_main()"
+    )
+    blocks = CorpusDirectory(str(tmp_path / "corpus")).blocks
+    # The first is too small even for the manifest; the second has room for blocks, and not for the whole list of k-best
+    for size, committed in ((500, 0), (4000, 7)):
+        done = subprocess.run([sys.executable, "-c", limit, str(size), *command], capture_output=True, text=True)
+        assert done.returncode == 1 and "Traceback" not in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("fairseq_tg: error: cannot ")
+        assert len(blocks.numbers()) == committed and not CorpusDirectory(str(tmp_path / "corpus")).complete
+        assert not list((tmp_path / "corpus").rglob("*.tmp*"))
+    for number in blocks.numbers():
+        blocks.read(number)
+    build(workspace, data, tmp_path / "corpus", "--kbest-jsonl")
+    assert pairs(tmp_path / "corpus") == pairs(whole) and lists(tmp_path / "corpus") == lists(whole)
+
+
+def test_status_of_a_build_under_way(workspace, data, tmp_path):
+    build(workspace, data, tmp_path / "x", "--kbest-shard", "0/2")
+    shown = run_tg("corpus", "status", tmp_path / "x")
+    assert "building, 19 of 37 source sentences done (51.4%)" in shown
+    assert "skipped: 1 empty source" in shown and "at rank 1" in shown and "begun with: fairseq-generate" in shown
+    with pytest.raises(UserError, match="is no k-best corpus"):
+        run_tg("corpus", "status", tmp_path)
+
+
+def test_damage_is_named(workspace, data, whole, tmp_path):
+    out = tmp_path / "x"
+    build(workspace, data, out)
+    (out / "train.xx-yy.yy.bin").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"train.xx-yy.yy.bin' is missing or damaged"):
+        run_tg("corpus", "status", out)
+    build(workspace, data, tmp_path / "y", "--kbest-shard", "0/2")
+    block = tmp_path / "y" / "blocks" / "000002.jsonl.gz"
+    block.write_bytes(block.read_bytes()[:-3])
+    assert exit_code(build, workspace, data, tmp_path / "y", "--kbest-shard", "0/2") == 1
+    with pytest.raises(UserError, match=r"000002.jsonl.gz' is damaged: delete"):
+        CorpusDirectory(str(tmp_path / "y")).blocks.read(2)
+    (tmp_path / "y" / "blocks" / "000002.json").unlink()
+    build(workspace, data, tmp_path / "y", "--kbest-shard", "0/2")
+
+
+def test_build_launches_shards_and_merges(workspace, data, whole, tmp_path):
+    command = flags(workspace, data, tmp_path / "x", "--kbest-jsonl")
+    plugin = command.index("--user-dir")
+    del command[plugin : plugin + 4]  # it knows its own plugin and task
+    done = run_process("fairseq-tg", "corpus", "build", "--shards", "2", "--", *command)
+    assert done.returncode == 0, done.stderr
+    assert "complete, 34 pairs" in done.stdout
+    assert pairs(tmp_path / "x") == pairs(whole) and lists(tmp_path / "x") == lists(whole)
+    done = run_process("fairseq-tg", "corpus", "build", "--shards", "2", "--", *command, "--beam", "999")
+    assert done.returncode == 1 and "--beam 999 is too large" in done.stderr
+
+
+def test_a_preempted_job_is_queued_again():
+    job = ShardJob(["data"], 1, 2, threads=1)
+    assert job.checkpoint().function is job and job.command()[-2:] == ["--kbest-shard", "1/2"]
+
+
+def test_jobs_of_a_cluster(workspace, data, whole, tmp_path):
+    """With submitit's local executor in the place of Slurm."""
+    command = flags(workspace, data, tmp_path / "x")
+    build_on_slurm(command, str(tmp_path / "x"), shards=2, threads=1, parameters={"timeout_min": 5}, cluster="local")
+    assert pairs(tmp_path / "x") == pairs(whole)
+
+
+def test_a_merge_needs_the_data_it_was_built_from(workspace, data, tmp_path):
+    build(workspace, data, tmp_path / "x", "--kbest-shard", "0/1")
+    for shard in ("0/2", "1/2"):
+        build(workspace, data, tmp_path / "y", "--kbest-shard", shard)
+    with pytest.raises(UserError, match="is not the data that the corpus was built from"):
+        run_tg("corpus", "merge", tmp_path / "y", "--out", tmp_path / "z", "--data", workspace.data)
+    run_tg("corpus", "merge", tmp_path / "y", "--out", tmp_path / "w", "--data", data)
+    assert pairs(tmp_path / "w") == pairs(tmp_path / "x")
