@@ -1,12 +1,31 @@
 """Packaging of fairseq_tg."""
 
+import platform
 import re
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "fairseq_tg" / "__init__.py").read_text()).group(1)
+NATIVE = Path("fairseq_tg") / "compiled" / "native"
+
+
+def native_library(name: str, *flags: str) -> Extension:
+    """The engine of compiled models for one instruction set. Without a compiler the rest still installs."""
+    return Extension(
+        f"fairseq_tg.compiled.{name}",
+        sources=[str(NATIVE / f"{name.strip('_')}.cpp")],
+        depends=[str(path) for path in (HERE / NATIVE).iterdir()],
+        extra_compile_args=["-std=c++17", "-O3", "-fopenmp", "-Wno-psabi", *flags],
+        extra_link_args=["-fopenmp"],
+        optional=True,
+    )
+
+
+LIBRARIES = [native_library("_native")]  # runs anywhere; says whether a better one would
+if platform.machine() in ("x86_64", "AMD64"):
+    LIBRARIES.append(native_library("_native_avx2", "-mavx2", "-mfma"))
 
 setup(
     name="fairseq_tg",
@@ -17,6 +36,7 @@ setup(
     license="MIT",
     packages=find_packages(include=["fairseq_tg", "fairseq_tg.*"]),
     package_data={"fairseq_tg": ["py.typed"]},
+    ext_modules=LIBRARIES,
     python_requires=">=3.10",
     install_requires=[
         # fairseq 0.12.2 does not import from Python 3.11 on; fairseq-fixed is the same code for those.
@@ -36,6 +56,7 @@ setup(
         "plots": ["matplotlib>=3.7"],
         "cluster": ["submitit>=1.5"],
         "fast": ["ctranslate2>=4.0"],
+        "text": ["sacremoses>=0.1", "subword-nmt>=0.3.8"],
         "dev": ["hypothesis", "mypy", "pre-commit", "pytest", "pytest-xdist", "ruff", "tensorboardX"],
     },
     entry_points={"console_scripts": ["fairseq-tg = fairseq_tg.cli:main"]},

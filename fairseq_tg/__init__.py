@@ -1,9 +1,12 @@
 """Trainable greedy decoding for fairseq: beam-search quality at greedy cost.
 
-Importing this package, as ``--user-dir`` does, registers everything it adds to fairseq.
+Imported by fairseq, as ``--user-dir`` does, this package registers everything it adds; in a program of your own, import
+``fairseq_tg.plugin`` for that. Without fairseq it is what runs compiled models, and starts in no time.
 """
+
+import sys
 
 __version__ = "0.1.0"
 
-from fairseq_tg import checkpoints, criterion, task  # noqa: F401
-from fairseq_tg.models import fconv, lstm, presets, transformer  # noqa: F401
+if "fairseq" in sys.modules:
+    from fairseq_tg import plugin  # noqa: F401

@@ -4,40 +4,50 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import List, Optional
 
 from fairseq_tg import __version__
-from fairseq_tg.actor_files import export_actor, import_actor
-from fairseq_tg.corpus.assemble import merge
-from fairseq_tg.corpus.build import describe
-from fairseq_tg.corpus.launch import build_locally, build_on_slurm
-from fairseq_tg.corpus.status import status
-from fairseq_tg.decoding.corpus_run import SHARD_FLAGS
 from fairseq_tg.errors import UserError
+
+# What a command needs is imported when it runs: fairseq takes seconds, and a compiled model needs none of it.
 
 
 def _export(args: argparse.Namespace) -> None:
+    from fairseq_tg.actor_files import export_actor
+
     metadata = export_actor(args.checkpoint, args.actor_file)
     size = os.path.getsize(args.actor_file)
     print(f"{args.actor_file}: {metadata.actor} actors for base {metadata.base_fingerprint[:16]}, {size:,} bytes")
 
 
 def _import(args: argparse.Namespace) -> None:
+    from fairseq_tg.actor_files import import_actor
+
     metadata = import_actor(args.base, args.actor_file, args.checkpoint)
     print(f"{args.checkpoint}: {metadata.arch}, {metadata.actor} actors on base {metadata.base_fingerprint[:16]}")
 
 
 def _status(args: argparse.Namespace) -> None:
+    from fairseq_tg.corpus.status import status
+
     print(status(args.directory))
 
 
 def _merge(args: argparse.Namespace) -> None:
+    from fairseq_tg.corpus.assemble import merge
+    from fairseq_tg.corpus.build import describe
+
     out = args.out or args.directories[0]
     print(describe(Path(out), merge(args.directories, out, args.data)))
 
 
 def _build(args: argparse.Namespace) -> None:
+    from fairseq_tg.corpus.build import describe
+    from fairseq_tg.corpus.launch import build_locally, build_on_slurm
+    from fairseq_tg.decoding.corpus_run import SHARD_FLAGS
+
     directory = _value_of("--kbest-dir", args.flags)
     if args.shards < 1:
         raise UserError(f"--shards {args.shards}: give the number of processes")
@@ -59,6 +69,91 @@ def _value_of(flag: str, flags: List[str]) -> str:
         if name == flag:
             return value if equals else following
     raise UserError(f"no {flag}: give it with the other flags of fairseq-generate")
+
+
+def _compile(args: argparse.Namespace) -> None:
+    from fairseq_tg.compiled.compile import compile_checkpoint
+    from fairseq_tg.compiled.model_file import summary
+
+    options = ["data", "actor_weights", "sentencepiece_model", "bpe_codes", "no_subword", "tokenizer", "int8"]
+    model = compile_checkpoint(args.checkpoint, args.out, **{name: getattr(args, name) for name in options})
+    words, parameters = summary(model)
+    print(f"{args.out}: {words}, {parameters:,} parameters, {os.path.getsize(args.out):,} bytes")
+
+
+def _translate(args: argparse.Namespace) -> None:
+    from fairseq_tg.compiled.filter import translate_stream
+    from fairseq_tg.compiled.translator import Translator
+
+    if args.batch_size < 1:
+        raise UserError(f"--batch-size {args.batch_size}: give at least 1")
+    options = ["threads", "max_len_a", "max_len_b", "min_len", "unk_penalty"]
+    try:
+        translator = Translator.load(args.model, **{name: getattr(args, name) for name in options})
+    except (ValueError, RuntimeError) as error:
+        raise UserError(str(error)) from None
+    try:
+        failed = translate_stream(translator, sys.stdin.buffer, sys.stdout.buffer, args.batch_size)
+    except (BrokenPipeError, KeyboardInterrupt):
+        os._exit(1)  # who read our output, or waited for it, has gone
+    if failed:
+        raise UserError(f"{failed} lines were not translated: see above")
+
+
+def _bench(args: argparse.Namespace) -> None:
+    from fairseq_tg.bench.report import tables
+    from fairseq_tg.bench.run import Options, run
+
+    names = ["data", "base", "cont", "threads", "subset", "sentences", "batched_sentences", "batch_size", "turns"]
+    values = {name: getattr(args, name) for name in [*names, "max_len_b", "out"]}
+    print(tables(run(Options(actors=tuple(args.actor), peer=args.peer is not None, **values))), end="")
+    print(f"written to {args.out}: bench.txt, bench.json, bench.png")
+
+
+def _add_bench_command(commands: argparse._SubParsersAction) -> None:
+    bench = commands.add_parser(
+        "bench", help="tokens a second, latency, memory and BLEU of every way to decode a model"
+    )
+    bench.add_argument("--data", required=True, help="data directory")
+    bench.add_argument("--base", required=True, help="the base's checkpoint")
+    bench.add_argument("--actor", action="append", default=[], help="a tg checkpoint of it; may be given several times")
+    bench.add_argument("--cont", help="the whole base trained on the pseudo corpus: an ordinary checkpoint")
+    bench.add_argument("--peer", choices=["ctranslate2"], help="an engine to compare with")
+    bench.add_argument("--threads", type=int, default=1, help="of every system (default: 1)")
+    bench.add_argument("--subset", default="test", help="split to translate (default: test)")
+    bench.add_argument("--sentences", type=int, default=50, help="translated one by one (default: 50)")
+    bench.add_argument("--batched-sentences", type=int, default=1000, help="at most, in batches (default: 1000)")
+    bench.add_argument("--batch-size", type=int, default=32, help="(default: 32)")
+    bench.add_argument("--turns", type=int, default=5, help="times everything is measured (default: 5)")
+    bench.add_argument("--max-len-b", type=int, default=200, help="most tokens of a translation (default: 200)")
+    bench.add_argument("--out", default="bench", help="directory for the results (default: bench)")
+    bench.set_defaults(run=_bench)
+
+
+def _add_compiled_commands(commands: argparse._SubParsersAction) -> None:
+    make = commands.add_parser("compile", help="write a checkpoint to one file that translates without fairseq")
+    make.add_argument("checkpoint", help="a Transformer's checkpoint, with actors (tg.pt) or without")
+    make.add_argument("out", help="the file to write, as model.tg")
+    make.add_argument("--data", help="data directory with the dictionaries (default: where it was trained)")
+    make.add_argument("--actor-weights", help="actor file to put on the checkpoint")
+    make.add_argument("--sentencepiece-model", help="the source side's subword model, of sentencepiece")
+    make.add_argument("--bpe-codes", help="the source side's subword model, of subword-nmt")
+    make.add_argument("--no-subword", action="store_true", help="lines are in the dictionary's symbols already")
+    make.add_argument("--tokenizer", choices=["none", "moses"], default="none", help="applied before subwords")
+    make.add_argument("--int8", action="store_true", help="weights of 8 bits: a quarter of the size, faster")
+    make.set_defaults(run=_compile)
+
+    translate = commands.add_parser("translate", help="translate lines, from standard input to standard output")
+    translate.add_argument("model", help="a file that `fairseq-tg compile` made")
+    translate.add_argument(
+        "--batch-size", type=int, default=1, help="lines translated together (default: 1, each at once)"
+    )
+    translate.add_argument("--threads", type=int, default=1, help="cores to use (default: 1)")
+    translate.add_argument("--max-len-a", type=float, default=0, help="at most a x + b tokens for a source of x")
+    translate.add_argument("--max-len-b", type=int, default=200, help="(default: 0 and 200, as in fairseq)")
+    translate.add_argument("--min-len", type=int, default=1, help="at least these tokens (default: 1)")
+    translate.add_argument("--unkpen", dest="unk_penalty", type=float, default=0, help="penalty of unknown words")
+    translate.set_defaults(run=_translate)
 
 
 def _add_corpus_commands(corpus: argparse.ArgumentParser) -> None:
@@ -114,6 +209,8 @@ def get_parser() -> argparse.ArgumentParser:
     import_.add_argument("checkpoint", help="the tg checkpoint to write")
     import_.set_defaults(run=_import)
     _add_corpus_commands(commands.add_parser("corpus", help="build oracle k-best corpora, look at them, merge them"))
+    _add_compiled_commands(commands)
+    _add_bench_command(commands)
     return parser
 
 

@@ -15,6 +15,7 @@ from fairseq_tg.actor_files import build_from_actor_file
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.decoding.corpus_run import CorpusRun
 from fairseq_tg.decoding.engines import ENGINES
+from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.objectives import OBJECTIVES
@@ -28,6 +29,9 @@ class TGTranslationConfig(TranslationConfig):
             "help": "actor file (fairseq-tg actor export) to put on the base given with --path; for an ensemble, one "
             f"for all bases or one for each, separated by '{os.pathsep}'"
         },
+    )
+    no_fast_greedy: bool = field(
+        default=False, metadata={"help": "with --beam 1, search as fairseq does instead of by the fast path"}
     )
     kbest_dir: Optional[str] = field(
         default=None, metadata={"help": "build an oracle k-best corpus in this directory, with k = --beam"}
@@ -99,6 +103,9 @@ class TGTranslationTask(TranslationTask):
             raise UserError(
                 f"{len(files)} files in --actor-weights for {len(models)} models: give one, or one for each"
             )
+        fast = self._corpus_run is None and not self.cfg.no_fast_greedy and not more
+        if fast and is_greedy(models, args, **kwargs):
+            kwargs["seq_gen_cls"] = GreedyGenerator
         generator = super().build_generator(models, args, *more, **kwargs)
         if self._corpus_run is None:
             return generator

@@ -22,6 +22,7 @@ from fairseq_tg.decoding.engines import ENGINES
 from fairseq_tg.decoding.oracle import OracleGenerator, Search, fairseq_search
 from fairseq_tg.errors import UserError
 from fairseq_tg.objectives import get_objective
+from fairseq_tg.subwords import guess_subwords
 
 #: Options of fairseq's generation that change what a search finds.
 SEARCH_OPTIONS = (
@@ -37,7 +38,6 @@ SEARCH_OPTIONS = (
 #: Options under which the same sentence is not translated the same way twice, or not without its neighbours.
 REFUSED_OPTIONS = {"sampling": False, "retain_dropout": False, "prefix_size": 0, "constraints": None}
 SHARD_FLAGS = ("--kbest-shard", "--num-shards", "--shard-id")
-SUBWORDS = {"sentencepiece": lambda symbol: symbol.startswith("\u2581"), "subword_nmt": lambda s: s.endswith("@@")}
 
 
 class CorpusRun:
@@ -59,7 +59,9 @@ class CorpusRun:
         self.build: Optional[Build] = None
         self.bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         self.tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
-        self.subwords = root.common_eval.post_process or (None if self.bpe else self._guess_subwords())
+        self.subwords = root.common_eval.post_process or (
+            None if self.bpe else guess_subwords(task.target_dictionary.symbols)
+        )
 
     def _check_options(self) -> None:
         if self.root.common_eval.path is None:
@@ -85,13 +87,6 @@ class CorpusRun:
         if own[1] > 1:
             raise UserError("give --kbest-shard I/N or --num-shards and --shard-id, not both")
         return parse_shard(f"{fairseqs[0]}/{fairseqs[1]}")
-
-    def _guess_subwords(self) -> Optional[str]:
-        symbols = self.task.target_dictionary.symbols
-        for name, is_subword in SUBWORDS.items():
-            if sum(map(is_subword, symbols)) > len(symbols) / 20:
-                return name
-        return None
 
     def to_text(self, tokens: Sequence[int], reference: bool = False) -> str:
         """Words of dictionary ids: subwords joined, decoded by --bpe and --tokenizer where they are given.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from fairseq_tg.corpus.blocks import Hypothesis
 from fairseq_tg.errors import UserError
@@ -29,14 +29,29 @@ def first_finished(hypotheses: List[Hypothesis], beam: int) -> List[Hypothesis]:
     return sorted(found, key=lambda h: -h.score)
 
 
+def import_ctranslate2(flag: str) -> Any:
+    try:
+        import ctranslate2
+    except ImportError:
+        raise UserError(f"{flag} needs it: pip install 'fairseq_tg[fast]'") from None
+    return ctranslate2
+
+
+def convert_to_ctranslate2(path: str, task_config: Any, directory: str, quantization: Optional[str] = None) -> None:
+    """Write an unmodified Transformer's checkpoint as a model of CTranslate2."""
+    from ctranslate2.converters import FairseqConverter
+
+    try:
+        converter = FairseqConverter(path, task_config.data, task_config.source_lang, task_config.target_lang)
+        converter.convert(directory, quantization=quantization, force=True)
+    except Exception as error:
+        raise UserError(f"CTranslate2 cannot convert '{path}': {error}; go on without it") from None
+
+
 @ENGINES.register("ctranslate2")
 def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[List[Hypothesis]]]:
     """Beam search of an unmodified Transformer base with CTranslate2, float32, on torch's number of threads."""
-    try:
-        import ctranslate2
-        from ctranslate2.converters import FairseqConverter
-    except ImportError:
-        raise UserError("--kbest-engine ctranslate2 needs it: pip install 'fairseq_tg[fast]'") from None
+    ctranslate2 = import_ctranslate2("--kbest-engine ctranslate2")
     import torch
 
     path, generation = run.root.common_eval.path, run.root.generation
@@ -52,11 +67,7 @@ def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[L
     if os.pathsep in path:
         raise UserError("--kbest-engine ctranslate2 does not know ensembles: use the engine fairseq")
     with tempfile.TemporaryDirectory() as directory:
-        try:
-            converter = FairseqConverter(path, run.cfg.data, run.cfg.source_lang, run.cfg.target_lang)
-            converter.convert(directory, force=True)
-        except Exception as error:
-            raise UserError(f"CTranslate2 cannot convert '{path}': {error}; use the engine fairseq") from None
+        convert_to_ctranslate2(path, run.cfg, directory)
         # Workers of one thread each: with beams this wide, small batches side by side beat one batch on all threads
         threads = torch.get_num_threads()
         translator = ctranslate2.Translator(directory, inter_threads=threads, intra_threads=1, max_queued_batches=-1)

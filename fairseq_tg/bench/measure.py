@@ -1,0 +1,134 @@
+"""Times, taken fairly: all systems in one process, warmed up, in turns whose order changes, several times."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Callable, Dict, List, Sequence, Tuple
+
+from fairseq_tg.bench.systems import System, Tokens, Translate
+
+#: Percentiles of the latency of a sentence
+PERCENTILES = (50, 90, 99)
+
+
+@dataclass
+class Turns:
+    """What a system did in each turn: the tokens it gave (eos not counted) and the seconds it took."""
+
+    tokens: List[int] = field(default_factory=list)
+    seconds: List[float] = field(default_factory=list)
+    sentences: int = 0
+    latencies: Dict[int, List[float]] = field(default_factory=dict)  # of a sentence, by the length of its source
+
+    def tokens_per_second(self) -> List[float]:
+        return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds)]
+
+    def sentences_per_second(self) -> List[float]:
+        return [self.sentences / seconds for seconds in self.seconds]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median and the range it lies in."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+def take_turns(
+    systems: Dict[str, Translate],
+    batches: Sequence[Sequence[Tokens]],
+    turns: int,
+    eos: int,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Dict[str, Turns]:
+    """Run every system over the same batches, `turns` times, after a turn that is not counted."""
+    results = {name: Turns(sentences=sum(map(len, batches))) for name in systems}
+    names = list(systems)
+    for name in names:
+        for batch in batches[: max(1, len(batches) // 5)]:
+            systems[name](batch)
+    for turn in range(turns):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            progress(f"turn {turn + 1} of {turns}: {name}")
+            result, tokens = results[name], 0
+            started = time.perf_counter()
+            for batch in batches:
+                before = time.perf_counter()
+                found = systems[name](batch)
+                if len(batch) == 1:
+                    result.latencies.setdefault(len(batch[0]), []).append(time.perf_counter() - before)
+                tokens += sum(sum(token != eos for token in item) for item in found)
+            result.seconds.append(time.perf_counter() - started)
+            result.tokens.append(tokens)
+    return results
+
+
+def ratio(a: Turns, b: Turns) -> Spread:
+    """How many times as many tokens a second a gives, turn by turn."""
+    return Spread.of([x / y for x, y in zip(a.tokens_per_second(), b.tokens_per_second())])
+
+
+def latency_table(turns: Turns) -> List[Tuple[str, Dict[int, float]]]:
+    """Percentiles of the seconds a sentence takes, for the shorter, middle and longer third of the sources."""
+    lengths = sorted(length for length, values in turns.latencies.items() for _ in values)
+    if not lengths:
+        return []
+    edges = [0, lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3], lengths[-1]]
+    rows = []
+    for low, high in itertools.pairwise(edges):
+        values = sorted(v for length, vs in turns.latencies.items() if low < length <= high for v in vs)
+        if values:
+            at = {p: values[min(len(values) - 1, round(p / 100 * (len(values) - 1)))] for p in PERCENTILES}
+            rows.append((f"{low + 1}-{high}", at))
+    return rows
+
+
+def probe(system: System, sources: Sequence[Tokens]) -> Dict[str, float]:
+    """Start a system in a process of its own: seconds until its first translation, and its peak memory in bytes."""
+    request = json.dumps({"system": asdict(system), "sources": list(sources)})
+    environment = {**os.environ, "OMP_NUM_THREADS": str(system.threads)}
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "fairseq_tg.bench.measure"], input=request, capture_output=True, text=True,
+        env=environment,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{system.name} did not start: {done.stderr.strip().splitlines()[-1:]}")
+    answer = json.loads(done.stdout.splitlines()[-1])
+    return {"start_seconds": answer["ready"] - started, "peak_bytes": answer["peak_bytes"]}
+
+
+def _answer_probe() -> None:
+    from fairseq_tg.bench import systems
+
+    request = json.load(sys.stdin)
+    translate = systems.build(System(**request["system"]))
+    for index, source in enumerate(request["sources"]):
+        translate([source])
+        if index == 0:
+            ready = time.perf_counter()  # the clock is the machine's, so the parent's, too
+    print(json.dumps({"ready": ready, "peak_bytes": _peak_bytes()}))
+
+
+def _peak_bytes() -> int:
+    """The most memory this process has had. (getrusage would count what its parent had when it was started.)"""
+    with open("/proc/self/status") as file:
+        (line,) = [line for line in file if line.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    _answer_probe()

@@ -1,0 +1,183 @@
+"""The benchmark's tables, JSON and plot."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
+
+from fairseq_tg.bench.measure import PERCENTILES, Spread, latency_table, ratio
+
+if TYPE_CHECKING:
+    from fairseq_tg.bench.run import Result
+
+#: Ratios that say whether the method pays: of the second system to the third, for a tg model's label
+RATIOS = (
+    ("fast greedy {tg}", "fairseq greedy {tg}"),
+    ("fast greedy {tg}", "fast greedy base"),
+    ("compiled {tg} float32", "fairseq beam 4"),
+    ("compiled {tg} int8", "fairseq beam 4"),
+    ("compiled {tg} float32", "CTranslate2 beam 4 float32"),
+    ("compiled {tg} int8", "CTranslate2 beam 4 int8"),
+    ("compiled {tg} float32", "CTranslate2 greedy float32"),
+    ("compiled {tg} int8", "CTranslate2 greedy int8"),
+)
+
+
+def ratios(result: Result) -> List[Tuple[str, str, Spread]]:
+    """Every ratio for which both systems were measured: sentence by sentence, turn by turn."""
+    prefix = "fast greedy tg"
+    tgs = [name[len("fast greedy ") :] for name in result.rows if name.startswith(prefix)]
+    found = []
+    for tg in tgs:
+        for a, b in RATIOS:
+            a, b = a.format(tg=tg), b.format(tg=tg)
+            if a in result.rows and b in result.rows:
+                found.append((a, b, ratio(result.rows[a].single, result.rows[b].single)))
+    return found
+
+
+def as_json(result: Result) -> Dict[str, Any]:
+    from fairseq_tg.bench.run import settings
+
+    systems = {}
+    for name, row in result.rows.items():
+        systems[name] = {
+            "bleu": row.bleu,
+            "start_seconds": row.start_seconds,
+            "peak_bytes": row.peak_bytes,
+            "latency_seconds": [
+                {"source_tokens": length, **{f"p{p}": value for p, value in at.items()}}
+                for length, at in latency_table(row.single)
+            ],
+            **{
+                f"{mode}_{unit}_per_second": asdict(Spread.of(getattr(turns, f"{unit}_per_second")()))
+                for mode, turns in (("single", row.single), ("batched", row.batched))
+                for unit in ("tokens", "sentences")
+            },
+        }
+    return {
+        "settings": settings(result.options),
+        "versions": result.versions,
+        "bleu_signature": result.signature,
+        "machine": asdict(result.machine),
+        "bounds": {name: asdict(item) for name, item in result.bounds.items()},
+        "systems": systems,
+        "ratios": [{"of": a, "to": b, **asdict(spread)} for a, b, spread in ratios(result)],
+    }
+
+
+def tables(result: Result) -> str:
+    """All of it as plain text."""
+    options, lines = result.options, []
+    lines.append(
+        f"{options.threads} thread{'s' if options.threads > 1 else ''}; sentence by sentence: {options.sentences} "
+        f"sentences, medians of {options.turns} turns (lowest to highest); batches of {options.batch_size}"
+    )
+    header = ["system", "tok/s", "(range)", "sent/s", "batched tok/s", "start s", "peak MiB", "BLEU"]
+    rows = []
+    for name, row in result.rows.items():
+        single, batched = Spread.of(row.single.tokens_per_second()), Spread.of(row.batched.tokens_per_second())
+        sentences = Spread.of(row.single.sentences_per_second())
+        rows.append(
+            [
+                name,
+                f"{single.median:,.0f}",
+                f"{single.low:,.0f}-{single.high:,.0f}",
+                f"{sentences.median:,.1f}",
+                f"{batched.median:,.0f}",
+                f"{row.start_seconds:.1f}",
+                f"{row.peak_bytes / 2**20:,.0f}",
+                "" if row.bleu is None else f"{row.bleu:.2f}",
+            ]
+        )
+    lines += ["", *_columns(header, rows)]
+    if result.signature:
+        lines.append(f"BLEU: sacreBLEU {result.signature}, on {options.subset}")
+    lines += ["", *_columns(["ratio, sentence by sentence", "", "median", "(range)"], [
+        [a, f"/ {b}", f"{s.median:.2f}", f"{s.low:.2f}-{s.high:.2f}"] for a, b, s in ratios(result)
+    ])]  # fmt: skip
+    lines += ["", *_latencies(result)]
+    machine = result.machine
+    lines += [
+        "",
+        f"the machine: reads {machine.bytes_per_second / 1e9:.1f} GB/s from memory, multiplies "
+        f"{machine.flops_per_second / 1e9:.1f} GFLOP/s, matrix by vector",
+    ]
+    if result.bounds:
+        lines += _columns(
+            ["a step of", "weights", "MB", "tok/s, weights from memory", "tok/s, weights in cache"],
+            [
+                [
+                    name,
+                    f"{item.weights:,}",
+                    f"{item.bytes_per_token / 1e6:.1f}",
+                    f"{item.memory_tokens_per_second:,.0f}",
+                    f"{item.compute_tokens_per_second:,.0f}",
+                ]
+                for name, item in result.bounds.items()
+            ],
+        )
+    lines += ["", ", ".join(f"{name} {version}" for name, version in result.versions.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _latencies(result: Result) -> List[str]:
+    rows = []
+    for name, row in result.rows.items():
+        cells = [name]
+        for _, at in latency_table(row.single):
+            cells.append(" / ".join(f"{at[p] * 1000:.1f}" for p in PERCENTILES))
+        rows.append(cells)
+    lengths = [f"{length} source tokens" for length, _ in latency_table(next(iter(result.rows.values())).single)]
+    percentiles = " / ".join(map(str, PERCENTILES))
+    return _columns([f"ms a sentence, percentiles {percentiles}", *lengths], rows)
+
+
+def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
+    """Text in columns, numbers to the right."""
+    if not rows:
+        return []
+    table = [list(header), *map(list, rows)]
+    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(len(header))]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 or cell.startswith("/ ") else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def plot(result: Result, path: Path) -> bool:
+    """BLEU against tokens a second; False if it cannot be drawn."""
+    points = [(name, row, row.bleu) for name, row in result.rows.items() if row.bleu is not None]
+    if not points:
+        return False
+    try:
+        import matplotlib
+    except ImportError:
+        return False
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of every font it looks at
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    colors = {"fairseq": "tab:gray", "fast": "tab:blue", "compiled": "tab:green", "ctranslate2": "tab:orange"}
+    figure, axes = pyplot.subplots(figsize=(9, 5.5))
+    for name, row, bleu in points:
+        speed = Spread.of(row.single.tokens_per_second())
+        axes.errorbar(
+            speed.median, bleu, xerr=[[speed.median - speed.low], [speed.high - speed.median]], fmt="o",
+            color=colors[row.system.kind],
+        )  # fmt: skip
+        axes.annotate(name, (speed.median, bleu), textcoords="offset points", xytext=(6, 5), fontsize=7)
+    axes.set_xscale("log")
+    axes.margins(x=0.2, y=0.1)
+    axes.set_xlabel(f"tokens a second, sentence by sentence, {result.options.threads} thread(s)")
+    axes.set_ylabel(f"BLEU, {result.options.subset}")
+    axes.grid(alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+    return True

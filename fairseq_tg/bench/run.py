@@ -1,0 +1,238 @@
+"""The benchmark of one model: which systems there are, what is measured of them, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+from sacrebleu.metrics import BLEU
+
+from fairseq_tg import __version__
+from fairseq_tg.bench import report
+from fairseq_tg.bench.machine import Bound, Machine, bound, measure_machine
+from fairseq_tg.bench.measure import Turns, probe, take_turns
+from fairseq_tg.bench.systems import SYMBOLS, System, Tokens, build
+from fairseq_tg.compiled.compile import compile_checkpoint, load_model
+from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.decoding.engines import convert_to_ctranslate2, import_ctranslate2
+from fairseq_tg.errors import UserError
+from fairseq_tg.subwords import guess_subwords
+
+#: Sentences that a system of its own process translates, to have used all the memory it needs
+PROBED = 20
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of `fairseq-tg bench`."""
+
+    data: str
+    base: str
+    actors: Tuple[str, ...]
+    cont: Optional[str] = None
+    peer: bool = False
+    threads: int = 1
+    subset: str = "test"
+    sentences: int = 50
+    batched_sentences: int = 1000
+    batch_size: int = 32
+    turns: int = 5
+    max_len_b: int = 200
+    out: str = "bench"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A system and all that was measured of it."""
+
+    system: System
+    single: Turns
+    batched: Turns
+    start_seconds: float
+    peak_bytes: float
+    bleu: Optional[float]
+
+
+@dataclass(frozen=True)
+class Result:
+    options: Options
+    rows: Dict[str, Row]
+    machine: Machine
+    bounds: Dict[str, Bound]  # of each model and precision
+    signature: Optional[str]
+    versions: Dict[str, str]
+
+
+def run(options: Options) -> Result:
+    """Measure everything, print the tables, and write them, the numbers and a plot to the output directory."""
+    if options.sentences < 1 or options.turns < 1 or options.batch_size < 1 or options.threads < 1:
+        raise UserError("--sentences, --turns, --batch-size and --threads are at least 1")
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    model, task = load_model(options.base, options.data)
+    sources, references = read_subset(task, options.subset, options.batched_sentences)
+    say = _Progress()
+    systems, bounds_of = prepare(options, task, model, out, say)
+
+    eos = task.target_dictionary.eos()
+    functions = {}
+    for name, system in systems.items():
+        say(f"loading: {name}")
+        functions[name] = build(system)
+    torch.set_num_threads(options.threads)  # of fairseq's systems, which share torch's
+    single = take_turns(functions, [[source] for source in sources[: options.sentences]], options.turns, eos, say)
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    batches = [order[i : i + options.batch_size] for i in range(0, len(order), options.batch_size)]
+    found: Dict[str, List[Tokens]] = {name: [[] for _ in sources] for name in systems}
+
+    def keeping(name: str) -> Callable[[Any], List[Tokens]]:
+        def translate(batch: Any) -> List[Tokens]:
+            results = functions[name]([sources[i] for i in batch])
+            for i, tokens in zip(batch, results):
+                found[name][i] = tokens
+            return results
+
+        return translate
+
+    kept = {name: keeping(name) for name in systems}
+    batched = take_turns(kept, batches, max(1, options.turns // 2), eos, say)  # type: ignore[arg-type]
+
+    bleu = BLEU()
+    rows = {}
+    for name, system in systems.items():
+        say(f"in a process of its own: {name}")
+        score = None
+        if references is not None:
+            score = bleu.corpus_score([to_text(task, tokens) for tokens in found[name]], [references]).score
+        rows[name] = Row(system, single[name], batched[name], **probe(system, sources[:PROBED]), bleu=score)
+    say("the machine")
+    machine = measure_machine(options.threads)
+    result = Result(
+        options,
+        rows,
+        machine,
+        {name: bound(weights, size, machine) for name, (weights, size) in bounds_of.items()},
+        str(bleu.get_signature()) if references is not None else None,
+        versions(),
+    )
+    say.end()
+    (out / "bench.json").write_text(json.dumps(report.as_json(result), indent=2) + "\n")
+    (out / "bench.txt").write_text(report.tables(result))
+    report.plot(result, out / "bench.png")
+    return result
+
+
+def prepare(
+    options: Options, task: Any, base: Any, out: Path, say: Callable[[str], None]
+) -> Tuple[Dict[str, System], Dict[str, Tuple[int, int]]]:
+    """The systems for what the user has, converted and compiled where they need it, and the weights each step reads."""
+    common: Dict[str, Any] = {"data": options.data, "max_len_b": options.max_len_b, "threads": options.threads}
+    systems: Dict[str, System] = {}
+    bounds: Dict[str, Tuple[int, int]] = {}
+
+    def add(name: str, kind: str, path: Any, beam: int = 1) -> None:
+        systems[name] = System(name, kind, str(path), beam=beam, **common)
+
+    add("fairseq greedy", "fairseq", options.base)
+    add("fairseq beam 4", "fairseq", options.base, 4)
+    add("fast greedy base", "fast", options.base)
+    compilable = unsupported(base) is None
+    if compilable:
+        weights = extract(base)[0].weights_per_token()
+        bounds.update({"base float32": (weights, 4), "base int8": (weights, 1)})
+    for path, label in zip(options.actors, labels(options.actors)):
+        add(f"fairseq greedy {label}", "fairseq", path)
+        add(f"fast greedy {label}", "fast", path)
+        if not compilable:
+            continue
+        for precision in ("float32", "int8"):
+            say(f"compiling {path}, {precision}")
+            file = out / f"{label.replace(':', '-')}.{precision}.tg"
+            compiled = compile_checkpoint(path, str(file), options.data, no_subword=True, int8=precision == "int8")
+            add(f"compiled {label} {precision}", "compiled", file)
+            weights = compiled.layout.weights_per_token()
+            bounds[f"{label} {precision}"] = (weights, 4 if precision == "float32" else 1)
+    if options.peer:
+        import_ctranslate2("--peer ctranslate2")
+        for precision in ("float32", "int8"):
+            models = [(options.base, "", [1, 4])] + ([(options.cont, " cont.", [1])] if options.cont else [])
+            for path, label, beams in models:
+                say(f"converting {path} for CTranslate2, {precision}")
+                directory = out / f"ct2{label.replace(' ', '-').rstrip('.')}-{precision}"
+                convert_to_ctranslate2(path, task.cfg, str(directory), None if precision == "float32" else precision)
+                symbols = {"source": task.source_dictionary.symbols, "target": task.target_dictionary.symbols}
+                (directory / SYMBOLS).write_text(json.dumps(symbols))
+                for beam in beams:
+                    search = "greedy" if beam == 1 else f"beam {beam}"
+                    add(f"CTranslate2 {search}{label} {precision}", "ctranslate2", directory, beam)
+    elif options.cont:
+        add("fast greedy cont.", "fast", options.cont)
+    return systems, bounds
+
+
+def labels(paths: Tuple[str, ...]) -> List[str]:
+    """A short name for each tg checkpoint: `tg`, or with its file's name if there are several."""
+    if len(paths) == 1:
+        return ["tg"]
+    names = [Path(path).stem for path in paths]
+    if len(set(names)) < len(names):
+        names = [Path(path).parent.name for path in paths]
+    if len(set(names)) < len(names):
+        raise UserError(f"the tg checkpoints have the same name: {', '.join(paths)}; rename them")
+    return [f"tg:{name}" for name in names]
+
+
+def read_subset(task: Any, subset: str, most: int) -> Tuple[List[Tokens], Optional[List[str]]]:
+    """The source sentences of a split in token ids, and its references in words if it has any."""
+    try:
+        task.load_dataset(subset)
+    except FileNotFoundError:
+        raise UserError(f"there is no split '{subset}' in '{task.cfg.data}': give --subset one that is there") from None
+    dataset = task.dataset(subset)
+    chosen = range(min(most, len(dataset)))
+    sources = [dataset.src[i].tolist() for i in chosen]
+    if dataset.tgt is None:
+        return sources, None
+    return sources, [to_text(task, dataset.tgt[i].tolist()) for i in chosen]
+
+
+def to_text(task: Any, tokens: Tokens) -> str:
+    dictionary = task.target_dictionary
+    return dictionary.string(torch.tensor(tokens), guess_subwords(dictionary.symbols))
+
+
+def versions() -> Dict[str, str]:
+    import platform
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"fairseq_tg": __version__, "python": platform.python_version()}
+    for name in ("torch", "fairseq", "fairseq-fixed", "ctranslate2", "sacrebleu"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+class _Progress:
+    """One line on the terminal that says what is being done."""
+
+    def __call__(self, text: str) -> None:
+        if sys.stderr.isatty():
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        if sys.stderr.isatty():
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def settings(options: Options) -> Dict[str, Any]:
+    """The options as they are reported: files by their names only."""
+    return {
+        name: os.path.basename(value) if isinstance(value, str) else value for name, value in asdict(options).items()
+    }

@@ -1,0 +1,87 @@
+"""What is compared: every system is a function from source sentences to translations, in token ids.
+
+A system is described by plain values, so that a process of its own can build it, too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, List, Sequence
+
+#: The dictionaries, kept beside a model that was converted to CTranslate2.
+SYMBOLS = "symbols.json"
+
+Tokens = List[int]
+Translate = Callable[[Sequence[Tokens]], List[Tokens]]
+
+
+@dataclass(frozen=True)
+class System:
+    """One way to decode one model."""
+
+    name: str
+    kind: str  # fairseq, fast, compiled or ctranslate2
+    path: str  # the checkpoint, compiled file or converted model
+    data: str
+    beam: int = 1
+    max_len_b: int = 200
+    threads: int = 1
+
+
+def build(system: System) -> Translate:
+    """Load a system. Only what its kind needs is imported."""
+    return {"fairseq": _fairseq, "fast": _fairseq, "compiled": _compiled, "ctranslate2": _ctranslate2}[system.kind](
+        system
+    )
+
+
+def _fairseq(system: System) -> Translate:
+    """fairseq's own search, or our greedy path, as fairseq-generate sets them up."""
+    import torch
+    from omegaconf import OmegaConf
+
+    from fairseq_tg.compiled.compile import load_model
+
+    torch.set_num_threads(system.threads)
+    model, task = load_model(system.path, system.data, fast_greedy=system.kind == "fast")
+    generation = {"beam": system.beam, "max_len_b": system.max_len_b, "no_beamable_mm": False}
+    model.prepare_for_inference_(OmegaConf.create({"generation": generation}))
+    generator = task.build_generator([model], OmegaConf.create(generation))
+
+    def translate(sources: Sequence[Tokens]) -> List[Tokens]:
+        sentences = [torch.tensor(source) for source in sources]
+        dataset = task.build_dataset_for_inference(sentences, [len(source) for source in sources])
+        sample = dataset.collater([dataset[i] for i in range(len(sources))])
+        found = task.inference_step(generator, [model], sample)
+        results: List[Tokens] = [[] for _ in sources]
+        for index, hypotheses in zip(sample["id"].tolist(), found):
+            results[index] = hypotheses[0]["tokens"].tolist()
+        return results
+
+    return translate
+
+
+def _compiled(system: System) -> Translate:
+    from fairseq_tg.compiled.translator import Translator
+
+    translator = Translator.load(system.path, threads=system.threads, max_len_b=system.max_len_b)
+    return translator.translate_tokens
+
+
+def _ctranslate2(system: System) -> Translate:
+    import ctranslate2
+
+    directory = Path(system.path)
+    precision = "int8" if directory.name.endswith("int8") else "float32"
+    engine = ctranslate2.Translator(system.path, inter_threads=1, intra_threads=system.threads, compute_type=precision)
+    symbols = json.loads((directory / SYMBOLS).read_text())
+    source, indices = symbols["source"], {symbol: index for index, symbol in enumerate(symbols["target"])}
+
+    def translate(sources: Sequence[Tokens]) -> List[Tokens]:
+        words = [[source[token] for token in tokens[:-1]] for tokens in sources]  # it adds the eos itself
+        found = engine.translate_batch(words, beam_size=system.beam, max_decoding_length=system.max_len_b)
+        return [[indices[symbol] for symbol in item.hypotheses[0]] for item in found]
+
+    return translate

@@ -1,0 +1,118 @@
+"""From a checkpoint, its dictionaries and its subword model to one compiled file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, List, Optional, Tuple
+
+from fairseq import checkpoint_utils
+from fairseq.data import Dictionary
+
+from fairseq_tg import __version__, plugin  # noqa: F401 (registers the models that checkpoints name)
+from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
+from fairseq_tg.compiled import model_file
+from fairseq_tg.compiled.extract import extract, quantize
+from fairseq_tg.compiled.model_file import CompiledModel, TextOptions
+from fairseq_tg.compiled.text import TextError, text_functions
+from fairseq_tg.errors import UserError
+from fairseq_tg.files import replacing
+from fairseq_tg.subwords import guess_subwords
+from fairseq_tg.task import TGTranslationConfig, TGTranslationTask
+
+
+def load_model(
+    path: str, data: Optional[str] = None, actor_weights: Optional[str] = None, fast_greedy: bool = True
+) -> Tuple[Any, Any]:
+    """The model of a checkpoint, ready to translate, and a task with its dictionaries."""
+    recorded = load_checkpoint(path)["cfg"]["task"]
+    data = data or _find_data(path, recorded.get("data"))
+    config = TGTranslationConfig(
+        data=data,
+        source_lang=recorded.get("source_lang"),
+        target_lang=recorded.get("target_lang"),
+        actor_weights=actor_weights,
+        no_fast_greedy=not fast_greedy,
+        # which a command would fill in
+        train_subset="train",
+        dataset_impl=None,
+        required_seq_len_multiple=1,
+    )
+    for name in (f"dict.{lang}.txt" for lang in (config.source_lang, config.target_lang) if lang):
+        if not os.path.isfile(os.path.join(data, name)):
+            raise UserError(f"there is no {name} in '{data}': give --data the data directory of the model")
+    task = TGTranslationTask.setup_task(config)
+    models, _ = checkpoint_utils.load_model_ensemble([path], task=task)
+    return models[0].eval(), task
+
+
+def _find_data(path: str, recorded: Optional[str]) -> str:
+    if recorded and os.path.isdir(recorded):
+        return recorded
+    raise UserError(
+        f"the dictionaries of '{path}' are not where it was trained ('{recorded}'): give --data the data directory"
+    )
+
+
+def read_subword_model(
+    symbols: List[str], sentencepiece_model: Optional[str], bpe_codes: Optional[str], none: bool
+) -> Tuple[str, bytes]:
+    """The kind of subword model and its bytes, if they are those of the dictionary."""
+    given = [flag for flag, value in (("--sentencepiece-model", sentencepiece_model), ("--bpe-codes", bpe_codes),
+                                      ("--no-subword", none)) if value]  # fmt: skip
+    if len(given) > 1:
+        raise UserError(f"{' and '.join(given)} exclude each other: give one")
+    kind = "sentencepiece" if sentencepiece_model else "subword_nmt" if bpe_codes else "none"
+    guessed = guess_subwords(symbols) or "none"
+    if not given and guessed != "none":
+        flag = "--sentencepiece-model FILE" if guessed == "sentencepiece" else "--bpe-codes FILE"
+        raise UserError(
+            f"no subword model, and the dictionary is made of {guessed}'s pieces: give {flag} (or --no-subword, "
+            "if lines will be in such pieces already)"
+        )
+    path = sentencepiece_model or bpe_codes
+    if path is None:
+        return "none", b""
+    if guessed != kind:
+        raise UserError(f"'{path}' is not the dictionary's subword model: that has the marks of {guessed}")
+    try:
+        return kind, Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read the subword model '{path}': {error.strerror}") from None
+
+
+def compile_checkpoint(
+    path: str,
+    out: str,
+    data: Optional[str] = None,
+    actor_weights: Optional[str] = None,
+    sentencepiece_model: Optional[str] = None,
+    bpe_codes: Optional[str] = None,
+    no_subword: bool = False,
+    tokenizer: str = "none",
+    int8: bool = False,
+) -> CompiledModel:
+    """Write the compiled file of a checkpoint, with or without actors."""
+    model, task = load_model(path, data, actor_weights)
+    source: Dictionary = task.source_dictionary
+    kind, subword_model = read_subword_model(source.symbols, sentencepiece_model, bpe_codes, no_subword)
+    text = TextOptions(task.cfg.source_lang, task.cfg.target_lang, kind, tokenizer)
+    try:
+        text_functions(text, subword_model)
+    except TextError as error:
+        raise UserError(str(error)) from None
+    layout, tensors = extract(model)
+    compiled = CompiledModel(
+        layout=layout,
+        text=text,
+        source_symbols=list(source.symbols),
+        target_symbols=list(task.target_dictionary.symbols),
+        subword_model=subword_model,
+        tensors=quantize(tensors, layout) if int8 else tensors,
+        int8=int8,
+        base_fingerprint=fingerprint(split_tensors(model.state_dict())[0]),
+        made_with=__version__,
+    )
+    with replacing(out) as temporary:
+        model_file.write(temporary, compiled)
+    return compiled

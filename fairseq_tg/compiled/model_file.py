@@ -1,0 +1,140 @@
+"""The compiled file: safetensors with JSON metadata, one hash over all of it, and no code.
+
+It holds the weights (float32 or int8), the actors', both dictionaries, the subword model and what to do with text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fairseq_tg.compiled.layout import Layout
+
+METADATA_KEY = "fairseq_tg.compiled"
+HASH_KEY = "sha256"
+FORMAT = 1
+#: Files beside the weights, as tensors of bytes.
+DICTIONARIES = ("source.dictionary", "target.dictionary")
+SUBWORD_MODEL = "subword.model"
+
+
+class CompiledFileError(ValueError):
+    """A file that is not a compiled model, or not a whole one."""
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How a line becomes symbols of the dictionary, and how symbols become a line."""
+
+    source_lang: str
+    target_lang: str
+    subword: str = "none"  # none, sentencepiece or subword_nmt
+    tokenizer: str = "none"  # none or moses
+
+
+@dataclass(frozen=True)
+class CompiledModel:
+    layout: Layout
+    text: TextOptions
+    source_symbols: List[str]
+    target_symbols: List[str]
+    subword_model: bytes
+    tensors: Dict[str, np.ndarray]
+    int8: bool
+    base_fingerprint: str = ""
+    made_with: str = ""
+
+
+def write(path: str, model: CompiledModel) -> None:
+    """Write a compiled file to `path` (the caller moves it into place)."""
+    tensors = dict(model.tensors)
+    for name, symbols in zip(DICTIONARIES, (model.source_symbols, model.target_symbols)):
+        tensors[name] = _bytes("\n".join(symbols).encode())
+    tensors[SUBWORD_MODEL] = _bytes(model.subword_model)
+    text = json.dumps(
+        {
+            "format": FORMAT,
+            "made_with": model.made_with,
+            "base_fingerprint": model.base_fingerprint,
+            "int8": model.int8,
+            "layout": asdict(model.layout),
+            "text": asdict(model.text),
+        },
+        sort_keys=True,
+    )
+    save_file(tensors, path, {METADATA_KEY: text, HASH_KEY: _hash(text, tensors)})
+
+
+def read(path: str) -> CompiledModel:
+    """Read a compiled file; whatever is wrong with it is said in one sentence."""
+    if not os.path.isfile(path):
+        raise CompiledFileError(f"no compiled model at '{path}': make one with fairseq-tg compile TG.pt {path}")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if METADATA_KEY not in metadata:
+                raise CompiledFileError(f"'{path}' is no compiled model: give a file that fairseq-tg compile made")
+            raw = json.loads(metadata[METADATA_KEY])
+            if raw.get("format") != FORMAT:
+                raise CompiledFileError(
+                    f"'{path}' has format {raw.get('format')}, this version reads {FORMAT}: compile it again, or use "
+                    f"the fairseq_tg that made it ({raw.get('made_with')})"
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        if _hash(metadata[METADATA_KEY], tensors) != metadata.get(HASH_KEY):
+            raise CompiledFileError(
+                f"'{path}' is damaged: its contents have not the hash they were written with; compile it again"
+            )
+        return _checked(raw, tensors)
+    except CompiledFileError:
+        raise
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise CompiledFileError(
+            f"'{path}' is no compiled model, or a damaged one ({reason}): compile it again"
+        ) from None
+
+
+def _checked(raw: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> CompiledModel:
+    """The model, if every tensor is as the layout says: the engine trusts it from here on."""
+    layout = Layout(**raw["layout"])
+    text = TextOptions(**raw["text"])
+    source, target = (bytes(tensors.pop(name)).decode().split("\n") for name in DICTIONARIES)
+    if len(source) != layout.source_vocabulary or len(target) != layout.vocabulary:
+        raise ValueError(f"dictionaries of {len(source)} and {len(target)} symbols")
+    subword_model = bytes(tensors.pop(SUBWORD_MODEL))
+    found = {name: (str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()}
+    expected = layout.tensors(raw["int8"])
+    for name in sorted({*found, *expected}):
+        if found.get(name) != expected.get(name):
+            raise ValueError(f"'{name}' is {found.get(name)} and not {expected.get(name)}")
+    return CompiledModel(
+        layout, text, source, target, subword_model, tensors, raw["int8"], raw["base_fingerprint"], raw["made_with"]
+    )
+
+
+def _bytes(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def _hash(text: str, tensors: Dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        tensor = np.ascontiguousarray(tensors[name])
+        digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
+        digest.update(tensor.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def summary(model: CompiledModel) -> Tuple[str, int]:
+    """A few words on a model, and how many parameters it has."""
+    actor = f"{model.layout.actor} actors" if model.layout.actor else "no actors"
+    count = sum(t.size for name, t in model.tensors.items() if not name.endswith(".scale"))
+    return f"{model.text.source_lang}-{model.text.target_lang}, {actor}, {'int8' if model.int8 else 'float32'}", count

@@ -1,0 +1,2 @@
+// The engine for any machine; setup.py builds it under this name
+#include "engine.h"

@@ -1,0 +1,70 @@
+"""Between a line of text and symbols of a dictionary, as fairseq's --bpe and --tokenizer do it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, Callable, Tuple
+
+from fairseq_tg.compiled.model_file import TextOptions
+
+Function = Callable[[str], str]
+
+
+class TextError(ValueError):
+    """A subword model or a library for it that is not there or not usable."""
+
+
+def text_functions(options: TextOptions, model: bytes) -> Tuple[Function, Function]:
+    """encode: a line to symbols with spaces between them; decode: the way back."""
+    segment, join = _SUBWORDS[options.subword](model)
+    if options.tokenizer == "none":
+        return segment, join
+    tokenize, detokenize = _moses(options)
+    return (lambda line: segment(tokenize(line))), (lambda symbols: detokenize(join(symbols)))
+
+
+def _none(model: bytes) -> Tuple[Function, Function]:
+    return (lambda line: line), (lambda symbols: symbols)
+
+
+def _sentencepiece(model: bytes) -> Tuple[Function, Function]:
+    processor: Any = _library("sentencepiece").SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model)
+    except RuntimeError as error:
+        raise TextError(f"the subword model is not one of sentencepiece's ({error})") from None
+    return (
+        lambda line: " ".join(processor.Encode(line, out_type=str)),
+        lambda symbols: symbols.replace(" ", "").replace("\u2581", " ").strip(),
+    )
+
+
+def _subword_nmt(model: bytes) -> Tuple[Function, Function]:
+    _library("subword_nmt")
+    from subword_nmt.apply_bpe import BPE
+
+    try:
+        bpe = BPE(io.StringIO(model.decode()))
+    except (SystemExit, ValueError) as error:
+        raise TextError(f"the BPE codes are not subword-nmt's ({error})") from None
+    return bpe.process_line, lambda symbols: (symbols + " ").replace("@@ ", "").rstrip()
+
+
+def _moses(options: TextOptions) -> Tuple[Function, Function]:
+    sacremoses = _library("sacremoses")
+    tokenizer = sacremoses.MosesTokenizer(options.source_lang)
+    detokenizer = sacremoses.MosesDetokenizer(options.target_lang)
+    return (
+        lambda line: tokenizer.tokenize(line, aggressive_dash_splits=True, return_str=True),
+        lambda tokens: detokenizer.detokenize(tokens.split()),
+    )
+
+
+_SUBWORDS = {"none": _none, "sentencepiece": _sentencepiece, "subword_nmt": _subword_nmt}
+
+
+def _library(name: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError:
+        raise TextError(f"this model's text needs {name}: pip install {name.replace('_', '-')}") from None

@@ -1,0 +1,103 @@
+"""Translator: raw text in, raw text out, from a compiled file."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import List, Optional, Sequence, Union
+
+from fairseq_tg.compiled import model_file
+from fairseq_tg.compiled.engine import Engine
+from fairseq_tg.compiled.model_file import CompiledModel
+from fairseq_tg.compiled.text import text_functions
+
+
+class InputError(ValueError):
+    """A line that cannot be translated."""
+
+
+class Translator:
+    """Translates greedily with a compiled model.
+
+    >>> translator = Translator.load("model.tg")
+    >>> translator.translate(["Ein Hund ."])
+    ['A dog .']
+
+    It may be used from several threads at once.
+
+    Args:
+        model: what `model_file.read` gave.
+        threads: cores to use. Batches are shared out among them; a single batch's products are.
+        max_len_a, max_len_b: a translation has at most a * (source tokens) + b tokens, as in fairseq.
+        min_len: and at least these.
+        unk_penalty: taken from the unknown word's log-probability.
+    """
+
+    def __init__(
+        self,
+        model: CompiledModel,
+        threads: int = 1,
+        max_len_a: float = 0,
+        max_len_b: int = 200,
+        min_len: int = 1,
+        unk_penalty: float = 0.0,
+    ) -> None:
+        if threads < 1:
+            raise ValueError(f"{threads} threads: give at least one")
+        self.layout = model.layout
+        self.threads = threads
+        self._engine = Engine(model.layout, model.tensors)
+        self._encode, self._decode = text_functions(model.text, model.subword_model)
+        self._source = {symbol: index for index, symbol in enumerate(model.source_symbols)}
+        self._target = model.target_symbols
+        self._max_len_a, self._max_len_b = max_len_a, max_len_b
+        self._min_len, self._unk_penalty = min_len, unk_penalty
+
+    @classmethod
+    def load(cls, path: str, **options: Union[int, float]) -> Translator:
+        """Load a compiled file; options are those of the class. Raises ValueError in one sentence if it is no good."""
+        return cls(model_file.read(path), **options)  # type: ignore[arg-type]
+
+    def encode(self, line: str) -> List[int]:
+        """A line's token ids, ending with eos. Raises InputError if the model cannot take that many."""
+        unk, eos = self.layout.unk, self.layout.eos
+        tokens = [self._source.get(symbol, unk) for symbol in self._encode(line).split()] + [eos]
+        if len(tokens) > self.layout.source_positions:
+            raise InputError(
+                f"a line of {len(tokens) - 1} tokens: this model takes up to {self.layout.source_positions - 1}; "
+                "split it"
+            )
+        return tokens
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of a translation's token ids; special symbols but <unk> are left out."""
+        hidden = (0, self.layout.pad, self.layout.eos)  # 0 is fairseq's bos
+        return self._decode(" ".join(self._target[token] for token in tokens if token not in hidden))
+
+    def translate_tokens(self, sources: Sequence[Sequence[int]], threads: Optional[int] = None) -> List[List[int]]:
+        """A batch of token ids to the token ids of its translations."""
+        most = self.layout.target_positions - 1
+        limits = [min(int(self._max_len_a * len(source) + self._max_len_b), most) for source in sources]
+        return self._engine.translate(
+            sources, limits, threads or self.threads, min(self._min_len, most), self._unk_penalty
+        )[0]
+
+    def translate(self, lines: Sequence[str], batch_size: int = 32) -> List[str]:
+        """Translate lines, in their order; empty lines stay empty. Raises InputError for a line that is too long."""
+        return [self.decode(tokens) for tokens in self.translate_all([self.encode(line) for line in lines], batch_size)]
+
+    def translate_all(self, sources: List[List[int]], batch_size: int) -> List[List[int]]:
+        """Any number of sentences, in batches; one without tokens but its eos has an empty translation."""
+        # Sentences of like length together, longest first, so that threads end at about the same time
+        order = sorted((i for i, source in enumerate(sources) if len(source) > 1), key=lambda i: -len(sources[i]))
+        batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        results: List[List[int]] = [[] for _ in sources]
+        if self.threads == 1 or len(batches) == 1:
+            outputs = [self.translate_tokens([sources[i] for i in batch]) for batch in batches]
+        else:
+            # The engine works without Python's lock: a batch a thread is better than all threads on one batch
+            with ThreadPoolExecutor(self.threads) as pool:
+                outputs = list(pool.map(lambda batch: self.translate_tokens([sources[i] for i in batch], 1), batches))
+        for batch, output in zip(batches, outputs):
+            for index, tokens in zip(batch, output):
+                results[index] = tokens
+        return results
