@@ -10,7 +10,7 @@ from typing import Dict, List, Tuple
 
 Shape = Tuple[int, ...]
 
-ACTIVATIONS = ("relu", "gelu", "swish", "tanh", "linear")  # in the engine's order
+ACTIVATIONS = ("relu", "gelu", "tanh", "linear")  # in the engine's order
 ACTORS = ("", "gate", "ff", "ff2", "rnn", "linear")  # likewise
 
 

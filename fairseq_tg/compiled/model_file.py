@@ -17,8 +17,7 @@ from safetensors.numpy import save_file
 
 from fairseq_tg.compiled.layout import Layout
 
-METADATA_KEY = "fairseq_tg.compiled"
-HASH_KEY = "sha256"
+METADATA_KEY = "fairseq_tg.compiled"  # one key, because safetensors does not keep the order of several
 FORMAT = 1
 #: Files beside the weights, as tensors of bytes.
 DICTIONARIES = ("source.dictionary", "target.dictionary")
@@ -69,7 +68,11 @@ def write(path: str, model: CompiledModel) -> None:
         },
         sort_keys=True,
     )
-    save_file(tensors, path, {METADATA_KEY: text, HASH_KEY: _hash(text, tensors)})
+    _save(path, text, tensors)
+
+
+def _save(path: str, text: str, tensors: Dict[str, np.ndarray]) -> None:
+    save_file(tensors, path, {METADATA_KEY: json.dumps({"model": text, "sha256": _hash(text, tensors)})})
 
 
 def read(path: str) -> CompiledModel:
@@ -81,14 +84,15 @@ def read(path: str) -> CompiledModel:
             metadata = file.metadata() or {}
             if METADATA_KEY not in metadata:
                 raise CompiledFileError(f"'{path}' is no compiled model: give a file that fairseq-tg compile made")
-            raw = json.loads(metadata[METADATA_KEY])
+            sealed = json.loads(metadata[METADATA_KEY])
+            raw = json.loads(sealed["model"])
             if raw.get("format") != FORMAT:
                 raise CompiledFileError(
                     f"'{path}' has format {raw.get('format')}, this version reads {FORMAT}: compile it again, or use "
                     f"the fairseq_tg that made it ({raw.get('made_with')})"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        if _hash(metadata[METADATA_KEY], tensors) != metadata.get(HASH_KEY):
+        if _hash(sealed["model"], tensors) != sealed["sha256"]:
             raise CompiledFileError(
                 f"'{path}' is damaged: its contents have not the hash they were written with; compile it again"
             )

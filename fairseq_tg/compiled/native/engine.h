@@ -11,8 +11,8 @@
 
 namespace tg {
 
-enum Activation { kRelu = 0, kGelu = 1, kSwish = 2, kTanh = 3, kIdentity = 4 };
-enum ActorKind { kNone = 0, kGate = 1, kFeedForward = 2, kFeedForward2 = 3, kRecurrent = 4, kLinear = 5 };
+enum Activation { kRelu = 0, kGelu = 1, kTanh = 2, kLinear = 3 };
+enum ActorKind { kNone = 0, kGate = 1, kFeedForward = 2, kFeedForward2 = 3, kRecurrent = 4, kOneLayer = 5 };
 
 struct Config {  // as in engine.py
   int32_t vocabulary, source_vocabulary, dim, encoder_dim;
@@ -243,7 +243,6 @@ class Call {  // one batch on its way through the model
   void activate(float* x, int n) const {
     switch (config_.activation) {
       case kRelu: map(x, n, [](V v) { return v > splat(0.f) ? v : splat(0.f); }); break;
-      case kSwish: map(x, n, [](V v) { return v * sigmoid(v); }); break;
       case kTanh: map(x, n, [](V v) { return tanh(v); }); break;
       case kGelu:
         for (int i = 0; i < n; ++i) x[i] = 0.5f * x[i] * (1.f + std::erf(x[i] * 0.70710678f));

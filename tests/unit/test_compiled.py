@@ -1,0 +1,343 @@
+"""Compiled models: the file, the engine beside fairseq, text in and out."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+import torch
+from fairseq.models.transformer import TransformerModel
+from fairseq.modules import SinusoidalPositionalEmbedding
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+
+from fairseq_tg.actors import ACTORS
+from fairseq_tg.compiled import InputError, Translator, model_file
+from fairseq_tg.compiled.compile import compile_checkpoint, read_subword_model
+from fairseq_tg.compiled.engine import Engine, EngineError, library_path, sinusoidal_positions
+from fairseq_tg.compiled.extract import extract, quantize, unsupported
+from fairseq_tg.compiled.layout import ACTIVATIONS, Layout
+from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
+from fairseq_tg.compiled.model_file import CompiledFileError, TextOptions
+from fairseq_tg.compiled.text import TextError, text_functions
+from fairseq_tg.errors import UserError
+from tests.conftest import Workspace, stir
+
+WORDS = [f"w{i}" for i in range(9)]
+
+
+@pytest.fixture(scope="module")
+def compiled(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A compiled base."""
+    path = tmp_path_factory.mktemp("compiled") / "model.tg"
+    compile_checkpoint(workspace.bases["transformer"], str(path), workspace.data)
+    return path
+
+
+def random_sources(layout: Layout, count: int, longest: int = 9) -> List[List[int]]:
+    generator = random.Random(5)
+    return [
+        [generator.randrange(4, layout.source_vocabulary) for _ in range(generator.randint(0, longest))] + [layout.eos]
+        for _ in range(count)
+    ]
+
+
+# The engine
+
+
+def test_every_actor_can_be_compiled() -> None:
+    assert sorted(COMPILED_ACTORS[1:]) == sorted(ACTORS.names())
+
+
+@pytest.mark.parametrize("dim", [8, 9, 128])
+def test_positions_are_those_of_fairseq(dim: int) -> None:
+    theirs = SinusoidalPositionalEmbedding.get_embedding(102, dim, 1)[2:]
+    np.testing.assert_allclose(sinusoidal_positions(100, dim, 1), theirs.numpy(), atol=2e-5)
+
+
+@pytest.mark.parametrize("base", ["transformer", "transformer_prenorm"])
+@pytest.mark.parametrize("int8", [False, True])
+def test_batches_threads_and_instruction_sets_change_nothing(workspace: Workspace, base: str, int8: bool) -> None:
+    layout, tensors = extract(stir(workspace.actor_model(base), 0.5))
+    tensors = quantize(tensors, layout) if int8 else tensors
+    engine, sources = Engine(layout, tensors, "_native"), random_sources(layout, 40)
+    limits = [8] * len(sources)
+    together, scores = engine.translate(sources, limits, scores=True)
+    assert scores is not None
+    assert [engine.translate([source], [8])[0][0] for source in sources] == together
+    assert engine.translate(sources, limits, threads=2)[0] == together
+    if library_path("_native_avx2").exists() and engine._library.tg_has_avx2():
+        other, other_scores = Engine(layout, tensors, "_native_avx2").translate(sources, limits, scores=True)
+        assert other == together
+        np.testing.assert_allclose(np.concatenate(other_scores or []), np.concatenate(scores), atol=1e-4)
+
+
+def test_large_products_are_shared_among_threads(workspace: Workspace) -> None:
+    """With matrices large enough to be shared, and not multiples of anything."""
+    config = {"dim": 139, "encoder_dim": 139, "encoder_ffn": 517, "decoder_ffn": 517, "vocabulary": 1003}
+    config.update(source_vocabulary=1003, encoder_heads=1, decoder_heads=1)
+    layout = dataclasses.replace(extract(workspace.base_model("transformer"))[0], **config)
+    generator = np.random.default_rng(1)
+    tensors = {
+        name: np.ones(shape, np.float32)
+        if name.endswith("norm.weight")
+        else generator.normal(scale=0.1, size=shape).astype(np.float32)
+        for name, (_, shape) in layout.tensors(int8=False).items()
+    }
+    sources = random_sources(layout, 20)
+    for weights in (tensors, quantize(tensors, layout)):
+        engine = Engine(layout, weights)
+        one, two = (engine.translate(sources, [10] * 20, threads=n, scores=True) for n in (1, 2))
+        assert one == two
+        assert len({tuple(tokens) for tokens in one[0]}) > 10
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activations(workspace: Workspace, activation: str) -> None:
+    model = workspace.base_model("transformer")
+    from fairseq import utils
+
+    for layer in [*model.encoder.layers, *model.decoder.layers]:
+        layer.activation_fn = utils.get_activation_fn(activation)
+    layout, tensors = extract(model)
+    assert layout.activation == activation
+    source = [5, 7, 6, layout.eos]
+    tokens, scores = Engine(layout, tensors).translate([source], [6], scores=True)
+    sample = {"src_tokens": torch.tensor([source]), "src_lengths": torch.tensor([4])}
+    with torch.no_grad():
+        logits = model.eval()(**sample, prev_output_tokens=torch.tensor([[layout.eos, *tokens[0][:-1]]]))[0]
+    expected = logits.log_softmax(-1)[0].gather(1, torch.tensor(tokens[0])[:, None])[:, 0]
+    assert scores is not None
+    np.testing.assert_allclose(scores[0], expected.numpy(), atol=1e-4)
+
+
+def test_int8_scores_are_near_those_of_float32(workspace: Workspace) -> None:
+    layout, tensors = extract(stir(workspace.actor_model("transformer"), 0.3))
+    sources = random_sources(layout, 30)
+    exact = Engine(layout, tensors).translate(sources, [8] * 30, scores=True)
+    rounded = Engine(layout, quantize(tensors, layout)).translate(sources, [8] * 30, scores=True)
+    same = [(a, b) for x, y, a, b in zip(exact[0], rounded[0], exact[1] or [], rounded[1] or []) if x == y]
+    assert len(same) > 20
+    assert 0 < max(np.abs(np.subtract(a, b)).max() for a, b in same) < 0.3
+
+
+def test_what_cannot_be_translated_is_refused(workspace: Workspace) -> None:
+    layout, tensors = extract(workspace.base_model("transformer"))
+    engine = Engine(layout, tensors)
+    for sources, limits in (
+        ([[layout.source_vocabulary, 2]], [5]),
+        ([[-1, 2]], [5]),
+        ([[]], [5]),
+        ([[4] * (layout.source_positions + 1)], [5]),
+        ([[4, 2]], [layout.target_positions]),
+    ):
+        with pytest.raises(EngineError):
+            engine.translate(sources, limits)
+    with pytest.raises(EngineError):
+        engine.translate([[4, 2]], [5], prefixes=np.array([[layout.vocabulary]]))
+    assert engine.translate([], []) == ([], None)
+
+
+UNSUPPORTED: Dict[str, Any] = {
+    "--adaptive-softmax-cutoff": lambda m: setattr(m.decoder, "adaptive_softmax", object()),
+    "--cross-self-attention": lambda m: setattr(m.decoder, "cross_self_attention", True),
+    "--no-cross-attention": lambda m: setattr(m.decoder.layers[1], "encoder_attn", None),
+    "--scale-attn": lambda m: setattr(m.decoder.layers[0], "attn_ln", object()),
+    "--activation-fn gelu_accurate": lambda m: _set_activation(m, "gelu_accurate"),
+    "--decoder-input-dim": lambda m: setattr(m.decoder, "project_in_dim", object()),
+}
+
+
+def _set_activation(model: Any, name: str) -> None:
+    from fairseq import utils
+
+    model.decoder.layers[0].activation_fn = utils.get_activation_fn(name)
+
+
+@pytest.mark.parametrize("option", UNSUPPORTED)
+def test_an_unsupported_option_is_named(workspace: Workspace, option: str) -> None:
+    model = workspace.base_model("transformer")
+    assert unsupported(model) is None
+    UNSUPPORTED[option](model)
+    with pytest.raises(UserError, match=f"because of {option}"):
+        extract(model)
+
+
+def test_other_families_are_not_compiled(workspace: Workspace) -> None:
+    with pytest.raises(UserError, match="LSTMModel: only Transformers are compiled"):
+        extract(workspace.base_model("lstm"))
+
+
+# The file
+
+
+def test_a_file_holds_what_it_was_made_of(compiled: Path, workspace: Workspace) -> None:
+    model = model_file.read(str(compiled))
+    layout, tensors = extract(workspace.base_model("transformer"))
+    assert model.layout == layout
+    assert model.tensors.keys() == tensors.keys()
+    assert all(np.array_equal(model.tensors[name], tensors[name]) for name in tensors)
+    assert model.text == TextOptions("xx", "yy")
+    assert model.target_symbols == workspace.task().target_dictionary.symbols
+
+
+def test_compiling_twice_gives_the_same_bytes(compiled: Path, workspace: Workspace, tmp_path: Path) -> None:
+    compile_checkpoint(workspace.bases["transformer"], str(tmp_path / "again.tg"), workspace.data)
+    assert (tmp_path / "again.tg").read_bytes() == compiled.read_bytes()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_a_flipped_bit_anywhere_is_found(compiled: Path, tmp_path: Path, share: float, bit: int) -> None:
+    data = bytearray(compiled.read_bytes())
+    data[int(share * len(data))] ^= 1 << bit
+    (tmp_path / "flipped.tg").write_bytes(data)
+    with pytest.raises(CompiledFileError, match=r"flipped\.tg"):
+        model_file.read(str(tmp_path / "flipped.tg"))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_a_truncated_file_is_refused(compiled: Path, tmp_path: Path, share: float) -> None:
+    data = compiled.read_bytes()
+    (tmp_path / "short.tg").write_bytes(data[: int(share * len(data))])
+    with pytest.raises(CompiledFileError, match=r"short\.tg"):
+        model_file.read(str(tmp_path / "short.tg"))
+
+
+def rewrite(path: Path, out: Path, change: Any) -> None:
+    """Change a file's metadata and put the right hash on it again, as an attacker would."""
+    with safe_open(path, framework="numpy") as file:
+        raw = json.loads(json.loads(file.metadata()[model_file.METADATA_KEY])["model"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    change(raw, tensors)
+    model_file._save(str(out), json.dumps(raw), tensors)
+
+
+FORGERIES: Dict[str, Any] = {
+    "another version": lambda raw, tensors: raw.update(format=99),
+    "a larger vocabulary": lambda raw, tensors: raw["layout"].update(vocabulary=10**6),
+    "more layers": lambda raw, tensors: raw["layout"].update(decoder_layers=7),
+    "no heads": lambda raw, tensors: raw["layout"].update(decoder_heads=0),
+    "negative heads": lambda raw, tensors: raw["layout"].update(encoder_heads=-1),
+    "heads that do not fit": lambda raw, tensors: raw["layout"].update(encoder_heads=5),
+    "more positions": lambda raw, tensors: raw["layout"].update(target_positions=2**40),
+    "an eos outside": lambda raw, tensors: raw["layout"].update(eos=10**6),
+    "an unknown actor": lambda raw, tensors: raw["layout"].update(actor="evil"),
+    "an actor that is not there": lambda raw, tensors: raw["layout"].update(actor="gate", actor_layers=[0]),
+    "an unknown field": lambda raw, tensors: raw["layout"].update(code="import os"),
+    "int8 that is not": lambda raw, tensors: raw.update(int8=True),
+    "a matrix too few": lambda raw, tensors: tensors.pop("output.weight"),
+    "a matrix too small": lambda raw, tensors: tensors.update({"output.weight": tensors["output.weight"][:-1]}),
+    "another type": lambda raw, tensors: tensors.update({"output.weight": tensors["output.weight"].astype("float16")}),
+    "a word too few": lambda raw, tensors: tensors.update({"target.dictionary": tensors["target.dictionary"][:-20]}),
+    "sharing that does not fit": lambda raw, tensors: raw["layout"].update(shared_embeddings=["encoder"]),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_file_is_refused_before_the_engine_sees_it(compiled: Path, tmp_path: Path, forgery: str) -> None:
+    rewrite(compiled, tmp_path / "same.tg", lambda raw, tensors: None)
+    model_file.read(str(tmp_path / "same.tg"))
+    rewrite(compiled, tmp_path / "forged.tg", FORGERIES[forgery])
+    with pytest.raises(CompiledFileError, match=r"forged\.tg"):
+        model_file.read(str(tmp_path / "forged.tg"))
+
+
+def test_another_version_is_named(compiled: Path, tmp_path: Path) -> None:
+    rewrite(compiled, tmp_path / "new.tg", FORGERIES["another version"])
+    with pytest.raises(CompiledFileError, match="has format 99, this version reads 1"):
+        model_file.read(str(tmp_path / "new.tg"))
+
+
+def test_other_files_are_refused(tmp_path: Path, workspace: Workspace) -> None:
+    (tmp_path / "header.tg").write_bytes(struct.pack("<Q", 2**60))
+    for path in (tmp_path / "none.tg", tmp_path / "header.tg", Path(workspace.bases["transformer"])):
+        with pytest.raises(CompiledFileError, match=path.name):
+            model_file.read(str(path))
+
+
+# Text
+
+
+def test_lines_are_translated_in_order_whatever_the_batches(compiled: Path) -> None:
+    generator = random.Random(1)
+    lines = [" ".join(generator.choices(WORDS, k=generator.randint(0, 6))) for _ in range(50)]
+    translator = Translator.load(str(compiled), threads=2)
+    expected = [translator.translate([line])[0] for line in lines]
+    assert translator.translate(lines, batch_size=7) == expected
+    assert [not line for line in lines] == [not line for line in expected]
+    assert len(set(expected)) > 5
+
+
+def test_a_translator_is_safe_to_share(compiled: Path) -> None:
+    generator = random.Random(2)
+    lines = [" ".join(generator.choices(WORDS, k=5)) for _ in range(40)]
+    translator = Translator.load(str(compiled))
+    expected = translator.translate(lines)
+    with ThreadPoolExecutor(8) as pool:
+        assert all(result == expected for result in pool.map(lambda _: translator.translate(lines), range(16)))
+
+
+def test_limits(compiled: Path) -> None:
+    assert Translator.load(str(compiled), max_len_b=3).translate_tokens([[4, 5, 6, 2]])[0][-1] == 2
+    assert len(Translator.load(str(compiled), max_len_b=3, min_len=3).translate_tokens([[4, 2]])[0]) == 4
+    with pytest.raises(InputError, match="a line of 3000 tokens: this model takes up to 1023; split it"):
+        Translator.load(str(compiled)).translate(["w1 " * 3000])
+
+
+def test_sentencepiece_text(tmp_path: Path) -> None:
+    import sentencepiece
+
+    (tmp_path / "text").write_text("\n".join(f"a dog {i} runs, fast!" for i in range(200)))
+    sentencepiece.SentencePieceTrainer.Train(
+        input=str(tmp_path / "text"), model_prefix=str(tmp_path / "sp"), vocab_size=40, minloglevel=2
+    )
+    model = (tmp_path / "sp.model").read_bytes()
+    encode, decode = text_functions(TextOptions("de", "en", "sentencepiece"), model)
+    assert len(encode("a dog runs").split()) > 2
+    assert decode(encode("a dog runs, fast!")) == "a dog runs, fast!"
+    with pytest.raises(TextError, match="not one of sentencepiece's"):
+        text_functions(TextOptions("de", "en", "sentencepiece"), b"nonsense")
+
+
+def test_bpe_and_moses_text() -> None:
+    codes = b"#version: 0.2\nd o\ndo g</w>\n"
+    encode, decode = text_functions(TextOptions("en", "en", "subword_nmt", "moses"), codes)
+    assert encode("A dog's doing.") == "A dog &@@ a@@ p@@ o@@ s@@ ;@@ s do@@ i@@ n@@ g ."
+    assert decode(encode("A dog's doing.")) == "A dog's doing."
+
+
+SPM, BPE = ["\u2581a", "b"], ["a@@", "b"]
+
+
+@pytest.mark.parametrize(
+    ("symbols", "flags", "message"),
+    [
+        (SPM, {}, "no subword model.* give --sentencepiece-model FILE"),
+        (BPE, {}, "no subword model.* give --bpe-codes FILE"),
+        (BPE, {"sentencepiece_model": "x"}, "'x' is not the dictionary's subword model: that has the marks of subword"),
+        (["a"], {"bpe_codes": "x"}, "that has the marks of none"),
+        (SPM, {"sentencepiece_model": "missing"}, "cannot read the subword model 'missing'"),
+        (SPM, {"sentencepiece_model": "x", "none": True}, "--sentencepiece-model and --no-subword exclude each other"),
+    ],
+)
+def test_the_subword_model_is_the_dictionarys(symbols: List[str], flags: Dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        read_subword_model(symbols, **{"sentencepiece_model": None, "bpe_codes": None, "none": False, **flags})
+
+
+def test_extracting_leaves_the_model_alone(workspace: Workspace) -> None:
+    model = workspace.actor_model("transformer")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    quantize(extract(model)[1], extract(model)[0])
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert isinstance(model, TransformerModel)
