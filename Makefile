@@ -15,7 +15,7 @@ SETUP := $(VENV)/.complete
 setup: $(SETUP)
 
 # Step by step, because fairseq builds without isolation: with it, pip fetches a second torch of gigabytes.
-$(SETUP): setup.py $(LOCK)-build.txt $(LOCK).txt
+$(SETUP): setup.py $(LOCK)-build.txt $(LOCK).txt $(wildcard fairseq_tg/compiled/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -r $(LOCK)-build.txt
 	@echo "building fairseq (a few minutes, once)"

@@ -8,5 +8,5 @@ import sys
 
 __version__ = "0.1.0"
 
-if "fairseq" in sys.modules:
+if sys.modules.get("fairseq"):
     from fairseq_tg import plugin  # noqa: F401

@@ -97,7 +97,7 @@ def _translate(args: argparse.Namespace) -> None:
     except (BrokenPipeError, KeyboardInterrupt):
         os._exit(1)  # who read our output, or waited for it, has gone
     if failed:
-        raise UserError(f"{failed} lines were not translated: see above")
+        raise UserError(f"{failed} line{' was' if failed == 1 else 's were'} not translated: see above")
 
 
 def _bench(args: argparse.Namespace) -> None:

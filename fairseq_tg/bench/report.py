@@ -114,7 +114,7 @@ def tables(result: Result) -> str:
                     f"{item.weights:,}",
                     f"{item.bytes_per_token / 1e6:.1f}",
                     f"{item.memory_tokens_per_second:,.0f}",
-                    f"{item.compute_tokens_per_second:,.0f}",
+                    f"{item.compute_tokens_per_second:,.0f}" if name.endswith("float32") else "",
                 ]
                 for name, item in result.bounds.items()
             ],

@@ -72,6 +72,7 @@ def run(options: Options) -> Result:
     """Measure everything, print the tables, and write them, the numbers and a plot to the output directory."""
     if options.sentences < 1 or options.turns < 1 or options.batch_size < 1 or options.threads < 1:
         raise UserError("--sentences, --turns, --batch-size and --threads are at least 1")
+    labels(options.actors)
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     model, task = load_model(options.base, options.data)
@@ -145,14 +146,16 @@ def prepare(
     if compilable:
         weights = extract(base)[0].weights_per_token()
         bounds.update({"base float32": (weights, 4), "base int8": (weights, 1)})
-    for path, label in zip(options.actors, labels(options.actors)):
-        add(f"fairseq greedy {label}", "fairseq", path)
+    trained = list(zip(options.actors, labels(options.actors))) + ([(options.cont, "cont.")] if options.cont else [])
+    for path, label in trained:
+        if label != "cont.":  # which fairseq decodes as it decodes the base
+            add(f"fairseq greedy {label}", "fairseq", path)
         add(f"fast greedy {label}", "fast", path)
         if not compilable:
             continue
         for precision in ("float32", "int8"):
             say(f"compiling {path}, {precision}")
-            file = out / f"{label.replace(':', '-')}.{precision}.tg"
+            file = out / f"{label.replace(':', '-').rstrip('.')}.{precision}.tg"
             compiled = compile_checkpoint(path, str(file), options.data, no_subword=True, int8=precision == "int8")
             add(f"compiled {label} {precision}", "compiled", file)
             weights = compiled.layout.weights_per_token()
@@ -170,8 +173,6 @@ def prepare(
                 for beam in beams:
                     search = "greedy" if beam == 1 else f"beam {beam}"
                     add(f"CTranslate2 {search}{label} {precision}", "ctranslate2", directory, beam)
-    elif options.cont:
-        add("fast greedy cont.", "fast", options.cont)
     return systems, bounds
 
 

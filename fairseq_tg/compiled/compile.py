@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, List, Optional, Tuple
 
 from fairseq import checkpoint_utils
-from fairseq.data import Dictionary
+from fairseq.data import Dictionary, data_utils
 
 from fairseq_tg import __version__, plugin  # noqa: F401 (registers the models that checkpoints name)
 from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
@@ -27,10 +27,15 @@ def load_model(
     """The model of a checkpoint, ready to translate, and a task with its dictionaries."""
     recorded = load_checkpoint(path)["cfg"]["task"]
     data = data or _find_data(path, recorded.get("data"))
+    pair = recorded.get("source_lang"), recorded.get("target_lang")
+    source_lang, target_lang = pair if all(pair) else data_utils.infer_language_pair(data)
+    for name in (f"dict.{lang}.txt" for lang in (source_lang, target_lang)):
+        if source_lang is None or not os.path.isfile(os.path.join(data, name)):
+            raise UserError(f"there are no dictionaries of the model in '{data}': give --data its data directory")
     config = TGTranslationConfig(
         data=data,
-        source_lang=recorded.get("source_lang"),
-        target_lang=recorded.get("target_lang"),
+        source_lang=source_lang,
+        target_lang=target_lang,
         actor_weights=actor_weights,
         no_fast_greedy=not fast_greedy,
         # which a command would fill in
@@ -38,9 +43,6 @@ def load_model(
         dataset_impl=None,
         required_seq_len_multiple=1,
     )
-    for name in (f"dict.{lang}.txt" for lang in (config.source_lang, config.target_lang) if lang):
-        if not os.path.isfile(os.path.join(data, name)):
-            raise UserError(f"there is no {name} in '{data}': give --data the data directory of the model")
     task = TGTranslationTask.setup_task(config)
     models, _ = checkpoint_utils.load_model_ensemble([path], task=task)
     return models[0].eval(), task

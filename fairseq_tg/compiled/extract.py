@@ -11,17 +11,18 @@ from fairseq.models.transformer import TransformerDecoderBase, TransformerEncode
 from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbedding
 from torch import Tensor, nn
 
-from fairseq_tg.actors import ACTORS
+from fairseq_tg.actors import ACTORS, Actor
 from fairseq_tg.compiled.layout import ACTIVATIONS, Layout
+from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
 from fairseq_tg.errors import UserError
 
 Tensors = Dict[str, np.ndarray]
 
 
-def unsupported(model: nn.Module, activations: bool = True) -> Optional[str]:
+def unsupported(model: nn.Module, by_engine: bool = True) -> Optional[str]:
     """The first thing about a model that is not the plain Transformer's, or None.
 
-    activations: whether its activation function has to be one of the engine's, too.
+    by_engine: whether its activation function and its actors have to be the engine's, too.
     """
     if not isinstance(model, TransformerModelBase):
         return f"a {type(model).__name__}: only Transformers are compiled"
@@ -51,8 +52,10 @@ def unsupported(model: nn.Module, activations: bool = True) -> Optional[str]:
                 return option
         if layer.fc1.weight.dim() != 2 or layer.self_attn.bias_k is not None or layer.self_attn.add_zero_attn:
             return "an attention or feed-forward layer of its own"
-        if activations and _activation(layer) is None:
+        if by_engine and _activation(layer) is None:
             return f"--activation-fn {getattr(layer.activation_fn, '__name__', layer.activation_fn)}"
+        if by_engine and hasattr(layer, "actor") and _actor_name(layer.actor.net) not in COMPILED_ACTORS:
+            return f"--actor {_actor_name(layer.actor.net)}"
     return None
 
 
@@ -63,6 +66,10 @@ def _activation(layer: Any) -> Optional[str]:
         if layer.activation_fn is known or layer.activation_fn.__qualname__ == known.__qualname__ != "<lambda>":
             return name
     return None
+
+
+def _actor_name(actor: Actor) -> str:
+    return next(name for name in ACTORS.names() if type(actor) is ACTORS[name])
 
 
 def extract(model: Any) -> Tuple[Layout, Tensors]:
@@ -151,7 +158,7 @@ def extract(model: Any) -> Tuple[Layout, Tensors]:
         decoder_top_norm=decoder.layer_norm is not None,
         output_bias=output.bias is not None,
         shared_embeddings=tuple(shared),
-        actor=next((name for name in ACTORS.names() if type(actor) is ACTORS[name]), ""),
+        actor=_actor_name(actor) if actor else "",
         actor_hidden=actor.hidden_dim if actor else 0,
         actor_rank=actor.rank if actor else 0,
         actor_layers=tuple(actors),

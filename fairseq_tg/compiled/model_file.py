@@ -9,11 +9,12 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from fairseq_tg.compiled.layout import Layout
 
@@ -72,7 +73,8 @@ def write(path: str, model: CompiledModel) -> None:
 
 
 def _save(path: str, text: str, tensors: Dict[str, np.ndarray]) -> None:
-    save_file(tensors, path, {METADATA_KEY: json.dumps({"model": text, "sha256": _hash(text, tensors)})})
+    sealed = json.dumps({"model": text, "sha256": _hash(text, tensors)})
+    Path(path).write_bytes(save(tensors, {METADATA_KEY: sealed}))
 
 
 def read(path: str) -> CompiledModel:

@@ -88,7 +88,7 @@ class TransformerSession(Session):
 
     @classmethod
     def supports(cls, model: Any) -> bool:
-        return unsupported(model, activations=False) is None
+        return unsupported(model, by_engine=False) is None
 
     def step(self, tokens: Tensor) -> Tensor:
         decoder = self.decoder
