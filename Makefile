@@ -1,6 +1,6 @@
 # Every target sets up what it needs, from a bare checkout, in .venv.
 #   make demo    the main job          make test   the tests
-#   make lint    ruff and mypy         make setup  the virtual environment alone
+#   make lint    the linters           make setup  the virtual environment alone
 #   make bench   the benchmarks
 
 PYTHON ?= python3
@@ -33,6 +33,7 @@ lint: $(SETUP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/clang-format --dry-run -Werror fairseq_tg/compiled/native/*
 
 demo: $(SETUP)
 	PATH="$(abspath $(VENV))/bin:$$PATH" bash examples/toy/run.sh

@@ -57,7 +57,7 @@ setup(
         "cluster": ["submitit>=1.5"],
         "fast": ["ctranslate2>=4.0"],
         "text": ["sacremoses>=0.1", "subword-nmt>=0.3.8"],
-        "dev": ["hypothesis", "mypy", "pre-commit", "pytest", "pytest-xdist", "ruff", "tensorboardX"],
+        "dev": ["clang-format", "hypothesis", "mypy", "pre-commit", "pytest", "pytest-xdist", "ruff", "tensorboardX"],
     },
     entry_points={"console_scripts": ["fairseq-tg = fairseq_tg.cli:main"]},
 )

@@ -1,15 +1,11 @@
-// The arithmetic of the engine: products with packed weights, attention, layer norm, elementwise functions.
-//
-// Written with the compiler's portable vectors of eight floats, which become whatever registers the target has. The
-// library is built once for every instruction set worth its own (setup.py); the int8 product alone asks which it is.
+// Products with packed weights, float32 and int8.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <new>
+#include <type_traits>
 #include <vector>
 #ifdef __linux__
 #include <sys/mman.h>
@@ -18,19 +14,11 @@
 #include <immintrin.h>
 #endif
 
+#include "vectors.h"
+
 namespace tg {
 
-#define TG_INLINE inline __attribute__((always_inline))
-
-typedef float V __attribute__((vector_size(32)));
-typedef int32_t VI __attribute__((vector_size(32)));
-constexpr int kLanes = 8;
 constexpr int kPanel = 16;  // output rows that are packed, and computed, together
-
-TG_INLINE V load(const float* p) { V v; std::memcpy(&v, p, sizeof v); return v; }
-TG_INLINE void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
-TG_INLINE V splat(float x) { return V{x, x, x, x, x, x, x, x}; }
-TG_INLINE float sum(V v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
 // Memory for weights: aligned to cache lines, on huge pages where there are any, because it is streamed end to end.
 template <class T>
@@ -49,8 +37,15 @@ class Aligned {
 #endif
     data_ = static_cast<T*>(p);
   }
-  Aligned(Aligned&& o) noexcept : data_(o.data_), size_(o.size_) { o.data_ = nullptr; o.size_ = 0; }
-  Aligned& operator=(Aligned&& o) noexcept { std::swap(data_, o.data_); std::swap(size_, o.size_); return *this; }
+  Aligned(Aligned&& o) noexcept : data_(o.data_), size_(o.size_) {
+    o.data_ = nullptr;
+    o.size_ = 0;
+  }
+  Aligned& operator=(Aligned&& o) noexcept {
+    std::swap(data_, o.data_);
+    std::swap(size_, o.size_);
+    return *this;
+  }
   ~Aligned() { std::free(data_); }
   T* data() const { return data_; }
   size_t size() const { return size_; }
@@ -236,19 +231,28 @@ inline void product(const Matrix& w, const float* x, int ldx, int m, float* y, i
                    w.quantized.data() + static_cast<size_t>(p) * pairs * 2 * kPanel, pairs, &w.scales[p * kPanel],
                    &w.bias[p * kPanel], out, ldy, live);
     else
-      float_tile<M>(x + static_cast<size_t>(r) * ldx, ldx,
-                    w.weights.data() + static_cast<size_t>(p) * w.cols * kPanel, w.cols, &w.bias[p * kPanel], out, ldy,
-                    live);
+      float_tile<M>(x + static_cast<size_t>(r) * ldx, ldx, w.weights.data() + static_cast<size_t>(p) * w.cols * kPanel,
+                    w.cols, &w.bias[p * kPanel], out, ldy, live);
   };
   auto panel = [&](int p) {
     int r = 0;
     for (; r + 6 <= m; r += 6) rows(std::integral_constant<int, 6>(), r, p);
     switch (m - r) {
-      case 5: rows(std::integral_constant<int, 5>(), r, p); break;
-      case 4: rows(std::integral_constant<int, 4>(), r, p); break;
-      case 3: rows(std::integral_constant<int, 3>(), r, p); break;
-      case 2: rows(std::integral_constant<int, 2>(), r, p); break;
-      case 1: rows(std::integral_constant<int, 1>(), r, p); break;
+      case 5:
+        rows(std::integral_constant<int, 5>(), r, p);
+        break;
+      case 4:
+        rows(std::integral_constant<int, 4>(), r, p);
+        break;
+      case 3:
+        rows(std::integral_constant<int, 3>(), r, p);
+        break;
+      case 2:
+        rows(std::integral_constant<int, 2>(), r, p);
+        break;
+      case 1:
+        rows(std::integral_constant<int, 1>(), r, p);
+        break;
     }
   };
   const int panels = w.panels();
@@ -260,150 +264,6 @@ inline void product(const Matrix& w, const float* x, int ldx, int m, float* y, i
   }
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int p = 0; p < panels; ++p) panel(p);
-}
-
-// Elementwise functions
-
-TG_INLINE V exp(V x) {
-  // 2^n * e^r with |r| <= ln(2)/2; a polynomial of degree 6 for e^r, to the last bit or two
-  x = x < splat(-87.f) ? splat(-87.f) : x;
-  x = x > splat(88.f) ? splat(88.f) : x;
-  const V magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer
-  V n = x * splat(1.44269504f) + magic;
-  VI whole = reinterpret_cast<VI>(n) - reinterpret_cast<VI>(magic);
-  n -= magic;
-  V r = x - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
-  V p = splat(1.f / 720) * r + splat(1.f / 120);
-  p = p * r + splat(1.f / 24);
-  p = p * r + splat(1.f / 6);
-  p = p * r + splat(0.5f);
-  p = p * r * r + r + splat(1.f);
-  return reinterpret_cast<V>(reinterpret_cast<VI>(p) + (whole << 23));
-}
-TG_INLINE V sigmoid(V x) { return splat(1.f) / (splat(1.f) + exp(-x)); }
-TG_INLINE V tanh(V x) { return splat(1.f) - splat(2.f) / (exp(x + x) + splat(1.f)); }
-
-// f over n floats of y; with a second argument, over those of x too
-template <class F>
-TG_INLINE void map(float* y, int n, F f) {
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(y + i, f(load(y + i)));
-  if (i < n) {
-    V v{};
-    std::memcpy(&v, y + i, (n - i) * sizeof(float));
-    v = f(v);
-    std::memcpy(y + i, &v, (n - i) * sizeof(float));
-  }
-}
-template <class F>
-TG_INLINE void map(float* y, const float* x, int n, F f) {
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(y + i, f(load(y + i), load(x + i)));
-  if (i < n) {
-    V v{}, u{};
-    std::memcpy(&v, y + i, (n - i) * sizeof(float));
-    std::memcpy(&u, x + i, (n - i) * sizeof(float));
-    v = f(v, u);
-    std::memcpy(y + i, &v, (n - i) * sizeof(float));
-  }
-}
-inline void add(float* y, const float* x, int n) {
-  map(y, x, n, [](V a, V b) { return a + b; });
-}
-
-struct Norm {
-  std::vector<float> weight, bias;
-  bool given() const { return !weight.empty(); }
-  void apply(const float* x, float* y) const {
-    const int n = static_cast<int>(weight.size());
-    V total = splat(0.f);
-    int i = 0;
-    for (; i + kLanes <= n; i += kLanes) total += load(x + i);
-    float mean = sum(total);
-    for (int j = i; j < n; ++j) mean += x[j];
-    mean /= n;
-    V square = splat(0.f);
-    for (i = 0; i + kLanes <= n; i += kLanes) {
-      V d = load(x + i) - splat(mean);
-      square += d * d;
-    }
-    float variance = sum(square);
-    for (int j = i; j < n; ++j) variance += (x[j] - mean) * (x[j] - mean);
-    const float scale = 1.f / std::sqrt(variance / n + 1e-5f);
-    for (i = 0; i + kLanes <= n; i += kLanes)
-      store(y + i, (load(x + i) - splat(mean)) * splat(scale) * load(&weight[i]) + load(&bias[i]));
-    for (; i < n; ++i) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
-  }
-};
-
-// One query of `heads` heads against `n` keys and values, each a row of `ld` floats: softmax(q K^T) V.
-// The query is scaled already. `weights` has room for n floats rounded up to whole vectors.
-inline void attend(const float* q, const float* keys, const float* values, int ld, int n, int heads, int head_dim,
-                   float* out, float* weights) {
-  for (int h = 0; h < heads; ++h) {
-    const int at = h * head_dim;
-    float largest = -INFINITY;
-    for (int t = 0; t < n; ++t) {
-      const float* key = keys + static_cast<size_t>(t) * ld + at;
-      V dot = splat(0.f);
-      int i = 0;
-      for (; i + kLanes <= head_dim; i += kLanes) dot += load(q + at + i) * load(key + i);
-      float s = sum(dot);
-      for (; i < head_dim; ++i) s += q[at + i] * key[i];
-      weights[t] = s;
-      largest = std::max(largest, s);
-    }
-    map(weights, n, [=](V w) { return exp(w - splat(largest)); });
-    float total = 0.f;
-    for (int t = 0; t < n; ++t) total += weights[t];
-    const float scale = 1.f / total;
-    int i = 0;
-    for (; i + 4 * kLanes <= head_dim; i += 4 * kLanes) {
-      V s0 = splat(0.f), s1 = s0, s2 = s0, s3 = s0;
-      const float* value = values + at + i;
-      for (int t = 0; t < n; ++t, value += ld) {
-        V w = splat(weights[t]);
-        s0 += w * load(value);
-        s1 += w * load(value + kLanes);
-        s2 += w * load(value + 2 * kLanes);
-        s3 += w * load(value + 3 * kLanes);
-      }
-      store(out + at + i, s0 * splat(scale));
-      store(out + at + i + kLanes, s1 * splat(scale));
-      store(out + at + i + 2 * kLanes, s2 * splat(scale));
-      store(out + at + i + 3 * kLanes, s3 * splat(scale));
-    }
-    for (; i < head_dim; ++i) {
-      float s = 0.f;
-      for (int t = 0; t < n; ++t) s += weights[t] * values[static_cast<size_t>(t) * ld + at + i];
-      out[at + i] = s * scale;
-    }
-  }
-}
-
-// The first index of the largest of n floats
-inline int argmax(const float* x, int n) {
-  V best = splat(-INFINITY);
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    V v = load(x + i);
-    best = v > best ? v : best;
-  }
-  float largest = -INFINITY;
-  for (int j = 0; j < kLanes; ++j) largest = std::max(largest, best[j]);
-  for (; i < n; ++i) largest = std::max(largest, x[i]);
-  int at = 0;
-  while (at < n - 1 && !(x[at] == largest)) ++at;
-  return at;
-}
-
-inline float log_sum_exp(const float* x, int n) {
-  const float largest = x[argmax(x, n)];
-  double total = 0.;
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) total += sum(exp(load(x + i) - splat(largest)));
-  for (; i < n; ++i) total += std::exp(x[i] - largest);
-  return largest + static_cast<float>(std::log(total));
 }
 
 }  // namespace tg

@@ -1,0 +1,107 @@
+// What a layer does beside products: layer norm, attention, and the choice of a token.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "vectors.h"
+
+namespace tg {
+
+struct Norm {
+  std::vector<float> weight, bias;
+  bool given() const { return !weight.empty(); }
+  void apply(const float* x, float* y) const {
+    const int n = static_cast<int>(weight.size());
+    V total = splat(0.f);
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes) total += load(x + i);
+    float mean = sum(total);
+    for (int j = i; j < n; ++j) mean += x[j];
+    mean /= n;
+    V square = splat(0.f);
+    for (i = 0; i + kLanes <= n; i += kLanes) {
+      V d = load(x + i) - splat(mean);
+      square += d * d;
+    }
+    float variance = sum(square);
+    for (int j = i; j < n; ++j) variance += (x[j] - mean) * (x[j] - mean);
+    const float scale = 1.f / std::sqrt(variance / n + 1e-5f);
+    for (i = 0; i + kLanes <= n; i += kLanes)
+      store(y + i, (load(x + i) - splat(mean)) * splat(scale) * load(&weight[i]) + load(&bias[i]));
+    for (; i < n; ++i) y[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+  }
+};
+
+// One query of `heads` heads against `n` keys and values, each a row of `ld` floats: softmax(q K^T) V.
+// The query is scaled already. `weights` has room for n floats rounded up to whole vectors.
+inline void attend(const float* q, const float* keys, const float* values, int ld, int n, int heads, int head_dim,
+                   float* out, float* weights) {
+  for (int h = 0; h < heads; ++h) {
+    const int at = h * head_dim;
+    float largest = -INFINITY;
+    for (int t = 0; t < n; ++t) {
+      const float* key = keys + static_cast<size_t>(t) * ld + at;
+      V dot = splat(0.f);
+      int i = 0;
+      for (; i + kLanes <= head_dim; i += kLanes) dot += load(q + at + i) * load(key + i);
+      float s = sum(dot);
+      for (; i < head_dim; ++i) s += q[at + i] * key[i];
+      weights[t] = s;
+      largest = std::max(largest, s);
+    }
+    map(weights, n, [=](V w) { return exp(w - splat(largest)); });
+    float total = 0.f;
+    for (int t = 0; t < n; ++t) total += weights[t];
+    const float scale = 1.f / total;
+    int i = 0;
+    for (; i + 4 * kLanes <= head_dim; i += 4 * kLanes) {
+      V s0 = splat(0.f), s1 = s0, s2 = s0, s3 = s0;
+      const float* value = values + at + i;
+      for (int t = 0; t < n; ++t, value += ld) {
+        V w = splat(weights[t]);
+        s0 += w * load(value);
+        s1 += w * load(value + kLanes);
+        s2 += w * load(value + 2 * kLanes);
+        s3 += w * load(value + 3 * kLanes);
+      }
+      store(out + at + i, s0 * splat(scale));
+      store(out + at + i + kLanes, s1 * splat(scale));
+      store(out + at + i + 2 * kLanes, s2 * splat(scale));
+      store(out + at + i + 3 * kLanes, s3 * splat(scale));
+    }
+    for (; i < head_dim; ++i) {
+      float s = 0.f;
+      for (int t = 0; t < n; ++t) s += weights[t] * values[static_cast<size_t>(t) * ld + at + i];
+      out[at + i] = s * scale;
+    }
+  }
+}
+
+// The first index of the largest of n floats
+inline int argmax(const float* x, int n) {
+  V best = splat(-INFINITY);
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    V v = load(x + i);
+    best = v > best ? v : best;
+  }
+  float largest = -INFINITY;
+  for (int j = 0; j < kLanes; ++j) largest = std::max(largest, best[j]);
+  for (; i < n; ++i) largest = std::max(largest, x[i]);
+  int at = 0;
+  while (at < n - 1 && !(x[at] == largest)) ++at;
+  return at;
+}
+
+inline float log_sum_exp(const float* x, int n) {
+  const float largest = x[argmax(x, n)];
+  double total = 0.;
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) total += sum(exp(load(x + i) - splat(largest)));
+  for (; i < n; ++i) total += std::exp(x[i] - largest);
+  return largest + static_cast<float>(std::log(total));
+}
+
+}  // namespace tg
