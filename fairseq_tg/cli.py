@@ -107,7 +107,33 @@ def _bench(args: argparse.Namespace) -> None:
     names = ["data", "base", "cont", "threads", "subset", "sentences", "batched_sentences", "batch_size", "turns"]
     values = {name: getattr(args, name) for name in [*names, "max_len_b", "out"]}
     print(tables(run(Options(actors=tuple(args.actor), peer=args.peer is not None, **values))), end="")
-    print(f"written to {args.out}: bench.txt, bench.json, bench.png")
+    print(f"written to {args.out}: {', '.join(sorted(path.name for path in Path(args.out).glob('bench.*')))}")
+
+
+def _report(args: argparse.Namespace) -> None:
+    from fairseq_tg.analysis.report import Options, make_report, tables
+
+    names = ["data", "base", "out", "subset", "oracle_beam", "threads", "train_log"]
+    values = {name: getattr(args, name) for name in names}
+    print(tables(make_report(Options(actors=tuple(args.actor), **values))), end="")
+    print(f"{args.out}/report.html")
+
+
+def _add_report_command(commands: argparse._SubParsersAction) -> None:
+    report = commands.add_parser(
+        "report", help="the paper's tables and figures for your model: quality, speed, examples"
+    )
+    report.add_argument("--data", required=True, help="data directory")
+    report.add_argument("--base", required=True, help="the base's checkpoint")
+    report.add_argument(
+        "--actor", action="append", default=[], help="a tg checkpoint of it; may be given several times"
+    )
+    report.add_argument("--out", required=True, help="directory for report.html, report.json, report.txt and figures")
+    report.add_argument("--subset", default="test", help="split to translate (default: test)")
+    report.add_argument("--oracle-beam", type=int, default=35, help="beam of the oracle; 0: none (default: 35)")
+    report.add_argument("--threads", type=int, default=1, help="of every system (default: 1)")
+    report.add_argument("--train-log", help="the actor's training log, for its norms (default: train.log beside it)")
+    report.set_defaults(run=_report)
 
 
 def _add_bench_command(commands: argparse._SubParsersAction) -> None:
@@ -211,6 +237,7 @@ def get_parser() -> argparse.ArgumentParser:
     _add_corpus_commands(commands.add_parser("corpus", help="build oracle k-best corpora, look at them, merge them"))
     _add_compiled_commands(commands)
     _add_bench_command(commands)
+    _add_report_command(commands)
     return parser
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from fairseq_tg.bench.measure import PERCENTILES, Spread, latency_table, ratio
+from fairseq_tg.evaluation.measure import PERCENTILES, Spread, latency_table, ratio
+from fairseq_tg.evaluation.plots import Point, quality_and_speed
+from fairseq_tg.evaluation.subset import columns
 
 if TYPE_CHECKING:
     from fairseq_tg.bench.run import Result
@@ -92,10 +92,10 @@ def tables(result: Result) -> str:
                 "" if row.bleu is None else f"{row.bleu:.2f}",
             ]
         )
-    lines += ["", *_columns(header, rows)]
+    lines += ["", *columns(header, rows)]
     if result.signature:
         lines.append(f"BLEU: sacreBLEU {result.signature}, on {options.subset}")
-    lines += ["", *_columns(["ratio, sentence by sentence", "", "median", "(range)"], [
+    lines += ["", *columns(["ratio, sentence by sentence", "", "median", "(range)"], [
         [a, f"/ {b}", f"{s.median:.2f}", f"{s.low:.2f}-{s.high:.2f}"] for a, b, s in ratios(result)
     ])]  # fmt: skip
     lines += ["", *_latencies(result)]
@@ -106,7 +106,7 @@ def tables(result: Result) -> str:
         f"{machine.flops_per_second / 1e9:.1f} GFLOP/s, matrix by vector",
     ]
     if result.bounds:
-        lines += _columns(
+        lines += columns(
             ["a step of", "weights", "MB", "tok/s, weights from memory", "tok/s, weights in cache"],
             [
                 [
@@ -132,52 +132,17 @@ def _latencies(result: Result) -> List[str]:
         rows.append(cells)
     lengths = [f"{length} source tokens" for length, _ in latency_table(next(iter(result.rows.values())).single)]
     percentiles = " / ".join(map(str, PERCENTILES))
-    return _columns([f"ms a sentence, percentiles {percentiles}", *lengths], rows)
+    return columns([f"ms a sentence, percentiles {percentiles}", *lengths], rows)
 
 
-def _columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
-    """Text in columns, numbers to the right."""
-    if not rows:
-        return []
-    table = [list(header), *map(list, rows)]
-    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(len(header))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 or cell.startswith("/ ") else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in table
+COLORS = {"fairseq": "tab:gray", "fast": "tab:blue", "compiled": "tab:green", "ctranslate2": "tab:orange"}
+
+
+def plot(result: Result) -> Optional[bytes]:
+    """BLEU against tokens a second; None if it cannot be drawn."""
+    points = [
+        Point(name, Spread.of(row.single.tokens_per_second()), row.bleu, COLORS[row.system.kind])
+        for name, row in result.rows.items()
+        if row.bleu is not None
     ]
-
-
-def plot(result: Result, path: Path) -> bool:
-    """BLEU against tokens a second; False if it cannot be drawn."""
-    points = [(name, row, row.bleu) for name, row in result.rows.items() if row.bleu is not None]
-    if not points:
-        return False
-    try:
-        import matplotlib
-    except ImportError:
-        return False
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of every font it looks at
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    colors = {"fairseq": "tab:gray", "fast": "tab:blue", "compiled": "tab:green", "ctranslate2": "tab:orange"}
-    figure, axes = pyplot.subplots(figsize=(9, 5.5))
-    for name, row, bleu in points:
-        speed = Spread.of(row.single.tokens_per_second())
-        axes.errorbar(
-            speed.median, bleu, xerr=[[speed.median - speed.low], [speed.high - speed.median]], fmt="o",
-            color=colors[row.system.kind],
-        )  # fmt: skip
-        axes.annotate(name, (speed.median, bleu), textcoords="offset points", xytext=(6, 5), fontsize=7)
-    axes.set_xscale("log")
-    axes.margins(x=0.2, y=0.1)
-    axes.set_xlabel(f"tokens a second, sentence by sentence, {result.options.threads} thread(s)")
-    axes.set_ylabel(f"BLEU, {result.options.subset}")
-    axes.grid(alpha=0.3)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
-    return True
+    return quality_and_speed(points, f"BLEU, {result.options.subset}")

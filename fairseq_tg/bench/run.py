@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -12,16 +11,15 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from sacrebleu.metrics import BLEU
 
-from fairseq_tg import __version__
 from fairseq_tg.bench import report
 from fairseq_tg.bench.machine import Bound, Machine, bound, measure_machine
-from fairseq_tg.bench.measure import Turns, probe, take_turns
-from fairseq_tg.bench.systems import SYMBOLS, System, Tokens, build
 from fairseq_tg.compiled.compile import compile_checkpoint, load_model
 from fairseq_tg.compiled.extract import extract, unsupported
 from fairseq_tg.decoding.engines import convert_to_ctranslate2, import_ctranslate2
 from fairseq_tg.errors import UserError
-from fairseq_tg.subwords import guess_subwords
+from fairseq_tg.evaluation.measure import Turns, probe, take_turns
+from fairseq_tg.evaluation.subset import Progress, label_actors, read_subset, to_text, versions
+from fairseq_tg.evaluation.systems import SYMBOLS, System, Tokens, build
 
 #: Sentences that a system of its own process translates, to have used all the memory it needs
 PROBED = 20
@@ -72,12 +70,13 @@ def run(options: Options) -> Result:
     """Measure everything, print the tables, and write them, the numbers and a plot to the output directory."""
     if options.sentences < 1 or options.turns < 1 or options.batch_size < 1 or options.threads < 1:
         raise UserError("--sentences, --turns, --batch-size and --threads are at least 1")
-    labels(options.actors)
+    label_actors(options.actors)
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     model, task = load_model(options.base, options.data)
-    sources, references = read_subset(task, options.subset, options.batched_sentences)
-    say = _Progress()
+    subset = read_subset(task, options.subset, options.batched_sentences)
+    sources, references = subset.sources, subset.references
+    say = Progress()
     systems, bounds_of = prepare(options, task, model, out, say)
 
     eos = task.target_dictionary.eos()
@@ -109,7 +108,9 @@ def run(options: Options) -> Result:
         say(f"in a process of its own: {name}")
         score = None
         if references is not None:
-            score = bleu.corpus_score([to_text(task, tokens) for tokens in found[name]], [references]).score
+            score = bleu.corpus_score(
+                [to_text(task.target_dictionary, tokens) for tokens in found[name]], [references]
+            ).score
         rows[name] = Row(system, single[name], batched[name], **probe(system, sources[:PROBED]), bleu=score)
     say("the machine")
     machine = measure_machine(options.threads)
@@ -124,7 +125,9 @@ def run(options: Options) -> Result:
     say.end()
     (out / "bench.json").write_text(json.dumps(report.as_json(result), indent=2) + "\n")
     (out / "bench.txt").write_text(report.tables(result))
-    report.plot(result, out / "bench.png")
+    figure = report.plot(result)
+    if figure is not None:
+        (out / "bench.png").write_bytes(figure)
     return result
 
 
@@ -146,7 +149,9 @@ def prepare(
     if compilable:
         weights = extract(base)[0].weights_per_token()
         bounds.update({"base float32": (weights, 4), "base int8": (weights, 1)})
-    trained = list(zip(options.actors, labels(options.actors))) + ([(options.cont, "cont.")] if options.cont else [])
+    trained = list(zip(options.actors, label_actors(options.actors))) + (
+        [(options.cont, "cont.")] if options.cont else []
+    )
     for path, label in trained:
         if label != "cont.":  # which fairseq decodes as it decodes the base
             add(f"fairseq greedy {label}", "fairseq", path)
@@ -174,62 +179,6 @@ def prepare(
                     search = "greedy" if beam == 1 else f"beam {beam}"
                     add(f"CTranslate2 {search}{label} {precision}", "ctranslate2", directory, beam)
     return systems, bounds
-
-
-def labels(paths: Tuple[str, ...]) -> List[str]:
-    """A short name for each tg checkpoint: `tg`, or with its file's name if there are several."""
-    if len(paths) == 1:
-        return ["tg"]
-    names = [Path(path).stem for path in paths]
-    if len(set(names)) < len(names):
-        names = [Path(path).parent.name for path in paths]
-    if len(set(names)) < len(names):
-        raise UserError(f"the tg checkpoints have the same name: {', '.join(paths)}; rename them")
-    return [f"tg:{name}" for name in names]
-
-
-def read_subset(task: Any, subset: str, most: int) -> Tuple[List[Tokens], Optional[List[str]]]:
-    """The source sentences of a split in token ids, and its references in words if it has any."""
-    try:
-        task.load_dataset(subset)
-    except FileNotFoundError:
-        raise UserError(f"there is no split '{subset}' in '{task.cfg.data}': give --subset one that is there") from None
-    dataset = task.dataset(subset)
-    chosen = range(min(most, len(dataset)))
-    sources = [dataset.src[i].tolist() for i in chosen]
-    if dataset.tgt is None:
-        return sources, None
-    return sources, [to_text(task, dataset.tgt[i].tolist()) for i in chosen]
-
-
-def to_text(task: Any, tokens: Tokens) -> str:
-    dictionary = task.target_dictionary
-    return dictionary.string(torch.tensor(tokens), guess_subwords(dictionary.symbols))
-
-
-def versions() -> Dict[str, str]:
-    import platform
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"fairseq_tg": __version__, "python": platform.python_version()}
-    for name in ("torch", "fairseq", "fairseq-fixed", "ctranslate2", "sacrebleu"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-class _Progress:
-    """One line on the terminal that says what is being done."""
-
-    def __call__(self, text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 def settings(options: Options) -> Dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Callable, Dict, List, Sequence, Tuple
 
-from fairseq_tg.bench.systems import System, Tokens, Translate
+from fairseq_tg.evaluation.systems import System, Tokens, Translate
 
 #: Percentiles of the latency of a sentence
 PERCENTILES = (50, 90, 99)
@@ -102,7 +102,7 @@ def probe(system: System, sources: Sequence[Tokens]) -> Dict[str, float]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(system.threads)}
     started = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "fairseq_tg.bench.measure"], input=request, capture_output=True, text=True,
+        [sys.executable, "-m", "fairseq_tg.evaluation.measure"], input=request, capture_output=True, text=True,
         env=environment,
     )  # fmt: skip
     if done.returncode:
@@ -112,7 +112,7 @@ def probe(system: System, sources: Sequence[Tokens]) -> Dict[str, float]:
 
 
 def _answer_probe() -> None:
-    from fairseq_tg.bench import systems
+    from fairseq_tg.evaluation import systems
 
     request = json.load(sys.stdin)
     translate = systems.build(System(**request["system"]))

@@ -1,0 +1,45 @@
+"""The report's figures."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Sequence, Tuple
+
+from fairseq_tg.analysis.norms import NAMES, NormsAt
+from fairseq_tg.evaluation.plots import load_pyplot, to_png
+
+
+def norms_over_training(norms: List[NormsAt]) -> Optional[bytes]:
+    """The paper's figure: the norms of action, context and state on the validation set."""
+    pyplot = load_pyplot()
+    if pyplot is None or not norms:
+        return None
+    figure, axes = pyplot.subplots(figsize=(8, 4))
+    for name in NAMES:
+        axes.plot([at.updates for at in norms], [getattr(at, name) for at in norms], "o-", label=name)
+    axes.set_xlabel("updates")
+    axes.set_ylabel("mean L2 norm, validation set")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    axes.grid(alpha=0.3)
+    return to_png(pyplot, figure)
+
+
+def bars(values: Sequence[Tuple[str, float]], baseline: Optional[float], label: str, title: str) -> Optional[bytes]:
+    """A bar for each setting; the baseline as a line."""
+    pyplot = load_pyplot()
+    if pyplot is None or not values:
+        return None
+    figure, axes = pyplot.subplots(figsize=(8, 4))
+    axes.bar(range(len(values)), [value for _, value in values], color="tab:green")
+    axes.set_xticks(range(len(values)), [name for name, _ in values], rotation=20, ha="right")
+    for i, (_, value) in enumerate(values):
+        axes.annotate(f"{value:.2f}", (i, value), ha="center", va="bottom", fontsize=8)
+    low = min([value for _, value in values] + ([baseline] if baseline is not None else []))
+    high = max(value for _, value in values)
+    axes.set_ylim(low - 0.25 * (high - low or 1), high + 0.15 * (high - low or 1))
+    if baseline is not None:
+        axes.axhline(baseline, color="tab:gray", linestyle="--", label="greedy")
+        axes.legend()
+    axes.set_ylabel(label)
+    axes.set_title(title)
+    return to_png(pyplot, figure)

@@ -1,0 +1,70 @@
+"""Scores of systems on one test set: BLEU, chrF, TER and METEOR, with signatures and significance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.significance import PairedTest
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.objectives import get_objective
+
+SAMPLES = 1000  # of a bootstrap
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Of all systems: each metric's score, and the p-value of its difference from each baseline."""
+
+    values: Dict[str, Dict[str, float]]  # system -> metric -> score
+    p_values: Dict[str, Dict[str, Dict[str, Optional[float]]]]  # baseline -> system -> metric -> p
+    signatures: Dict[str, str]
+
+
+def score_systems(outputs: Mapping[str, Sequence[str]], references: List[str], baselines: Sequence[str]) -> Scores:
+    """Score outputs (by system) against references; paired bootstrap resampling against each baseline."""
+    metrics: Dict[str, Any] = {"BLEU": BLEU(), "chrF": CHRF(), "TER": TER()}
+    values: Dict[str, Dict[str, float]] = {name: {} for name in outputs}
+    for metric_name, metric in metrics.items():
+        for name, output in outputs.items():
+            values[name][metric_name] = metric.corpus_score(list(output), [references]).score
+    signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
+    try:
+        meteor = get_objective("meteor")
+    except UserError:
+        meteor = None  # nltk is an extra: the rest can still be said
+    if meteor is not None:
+        for name, output in outputs.items():
+            total = sum(meteor.score(hypothesis, reference) for hypothesis, reference in zip(output, references))
+            values[name]["METEOR"] = 100 * total / len(references)
+        signatures["METEOR"] = f"{meteor.signature}, mean of sentences"
+    p_values = {baseline: _paired(outputs, references, baseline) for baseline in baselines}
+    return Scores(values, p_values, signatures)
+
+
+def _paired(
+    outputs: Mapping[str, Sequence[str]], references: List[str], baseline: str
+) -> Dict[str, Dict[str, Optional[float]]]:
+    """p-values of BLEU, chrF and TER against a baseline; none for a set too small to sample from."""
+    others = [name for name in outputs if name != baseline]
+    if len(references) < 2 or not others:
+        return {}
+    named: List[Any] = [(name, list(outputs[name])) for name in [baseline, *others]]
+    metrics = {
+        "BLEU": BLEU(references=[references]),
+        "chrF": CHRF(references=[references]),
+        "TER": TER(references=[references]),
+    }
+    test = PairedTest(named, metrics, references=None, test_type="bs", n_samples=SAMPLES)
+    results: Any = test()[1]
+    found = dict(zip(metrics, list(results.values())[1:]))  # after the systems' names; some have names of their own
+    return {
+        name: {metric: found[metric][index].p_value for metric in metrics} for index, name in enumerate(others, start=1)
+    }
+
+
+def recovered_share(greedy: float, beam: float, tg: float) -> Optional[float]:
+    """How much of what beam search gains over greedy search the actor gains; None if it gains nothing."""
+    return (tg - greedy) / (beam - greedy) if beam > greedy else None
