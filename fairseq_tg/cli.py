@@ -119,6 +119,49 @@ def _report(args: argparse.Namespace) -> None:
     print(f"{args.out}/report.html")
 
 
+def _run(args: argparse.Namespace) -> None:
+    from fairseq_tg.recipe.run import Recipe, run
+    from fairseq_tg.recipe.training import Training
+
+    names = ["actor", "actor_rank", "lr", "label_smoothing", "max_tokens", "epochs", "patience", "base_dropout", "seed"]
+    training = Training(**{name: getattr(args, name) for name in names})
+    names = ["data", "base", "out", "beam", "objective", "selection", "batch_size", "workers", "subset"]
+    report = run(Recipe(**{name: getattr(args, name) for name in names}, training=training))
+    print((report / "report.txt").read_text(), end="")
+    print(report / "report.html")
+
+
+def _add_run_command(commands: argparse._SubParsersAction) -> None:
+    run = commands.add_parser(
+        "run",
+        help="the whole recipe for a base: oracle corpus, actor, report",
+        description="Started again, it goes on where it was; stages that are done and whole are not done again.",
+    )
+    run.add_argument("--data", required=True, help="data directory, with splits train and valid and one to report on")
+    run.add_argument("--base", required=True, help="the base's checkpoint")
+    run.add_argument("--out", required=True, help="directory for pseudo-bin, actor and report")
+    run.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="processes and threads (default: all cores)"
+    )
+    run.add_argument("--subset", default="test", help="split to report on (default: test)")
+    corpus = run.add_argument_group("the oracle corpus")
+    corpus.add_argument("--beam", type=int, default=35, help="k (default: 35)")
+    corpus.add_argument("--objective", default="sbleu", help="what is chosen by (default: sbleu)")
+    corpus.add_argument("--selection", default="top1", help="what is chosen (default: top1)")
+    corpus.add_argument("--batch-size", type=int, default=16, help="sentences searched together (default: 16)")
+    training = run.add_argument_group("the training; the defaults were chosen on validation data")
+    training.add_argument("--actor", default="gate", help="(default: gate)")
+    training.add_argument("--actor-rank", type=int, default=0, help="0: the paper's full maps (default: 0)")
+    training.add_argument("--lr", type=float, default=5e-3, help="at its highest (default: 0.005)")
+    training.add_argument("--label-smoothing", type=float, default=0.1, help="(default: 0.1)")
+    training.add_argument("--max-tokens", type=int, default=2048, help="of a batch (default: 2048)")
+    training.add_argument("--epochs", type=int, default=5, help="(default: 5)")
+    training.add_argument("--patience", type=int, default=3, help="validations without a better BLEU (default: 3)")
+    training.add_argument("--base-dropout", action="store_true", help="keep the base's dropout on")
+    training.add_argument("--seed", type=int, default=1, help="(default: 1)")
+    run.set_defaults(run=_run)
+
+
 def _add_report_command(commands: argparse._SubParsersAction) -> None:
     report = commands.add_parser(
         "report", help="the paper's tables and figures for your model: quality, speed, examples"
@@ -238,6 +281,7 @@ def get_parser() -> argparse.ArgumentParser:
     _add_compiled_commands(commands)
     _add_bench_command(commands)
     _add_report_command(commands)
+    _add_run_command(commands)
     return parser
 
 

@@ -1,0 +1,107 @@
+"""The whole recipe for a base that the user has: oracle corpus, actor, report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from fairseq_tg.analysis.report import Options as ReportOptions
+from fairseq_tg.analysis.report import make_report
+from fairseq_tg.compiled.compile import load_model
+from fairseq_tg.corpus.directory import CorpusDirectory, describe_difference, hash_file
+from fairseq_tg.corpus.launch import build_locally
+from fairseq_tg.errors import UserError
+from fairseq_tg.models.base import Base, read_base
+from fairseq_tg.recipe.stages import Stage
+from fairseq_tg.recipe.training import Training, train
+
+FAMILIES = ("transformer", "lstm", "fconv")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Of `fairseq-tg run`."""
+
+    data: str
+    base: str
+    out: str
+    beam: int = 35
+    objective: str = "sbleu"
+    selection: str = "top1"
+    batch_size: int = 16
+    workers: int = 1
+    subset: str = "test"
+    training: Training = field(default_factory=Training)
+
+
+def run(recipe: Recipe) -> Path:
+    """Do what is not done yet, and give the report's directory."""
+    record, _ = read_base(recipe.base)
+    if record.family not in FAMILIES:
+        raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")
+    _, task = load_model(recipe.base, recipe.data)
+    out = Path(recipe.out)
+    out.mkdir(parents=True, exist_ok=True)
+    _check_splits(recipe, task)
+
+    print(f"== 1 of 3: the oracle corpus, {out / 'pseudo-bin'}")
+    manifest = build_corpus(recipe, record, out / "pseudo-bin")
+    print(f"== 2 of 3: {recipe.training.actor} actors, {out / 'actor'}")
+    checkpoint = train(
+        recipe.training,
+        out / "pseudo-bin",
+        recipe.base,
+        record,
+        out / "actor",
+        task.target_dictionary.symbols,
+        corpus_hash(manifest),
+        recipe.workers,
+    )
+    print(f"== 3 of 3: the report on {recipe.subset}, {out / 'report'}")
+    options = ReportOptions(
+        recipe.data, recipe.base, (str(checkpoint),), str(out / "report"), recipe.subset, recipe.beam, recipe.workers
+    )
+    settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
+    stage = Stage(out / "report", settings)
+    if not stage.is_done():
+        with stage.doing(["report.html", "report.json", "report.txt"]):
+            make_report(options)
+    return out / "report"
+
+
+def _check_splits(recipe: Recipe, task: Any) -> None:
+    """What a stage will need after hours of others is asked for before them."""
+    pair = f"{task.cfg.source_lang}-{task.cfg.target_lang}"
+    for split in ("train", "valid", recipe.subset):
+        if not list(Path(recipe.data).glob(f"{split}.{pair}.*.idx")):
+            raise UserError(
+                f"there is no split '{split}' in '{recipe.data}': the recipe needs train, valid and --subset"
+            )
+
+
+def build_corpus(recipe: Recipe, base: Base, directory: Path, **changes: Any) -> Dict[str, Any]:
+    """The oracle corpus, built in as many processes as there are workers, unless it is there."""
+    corpus = CorpusDirectory(str(directory))
+    settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
+    flags: List[str] = [recipe.data, "--path", recipe.base, "--gen-subset", "train", "--kbest-dir", str(directory)]
+    for name, value in {**settings, **changes}.items():
+        flags += [f"--{name.replace('_', '-')}", str(value)]
+    flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0"]
+    manifest: Optional[Dict[str, Any]] = corpus.manifest
+    if manifest is not None and corpus.complete:
+        wanted = {**settings, **changes, "base": [base.fingerprint]}
+        made = {name: manifest["recipe"][name] for name in wanted if name in manifest["recipe"]}
+        difference = describe_difference(made, {name: wanted[name] for name in made})
+        if difference:
+            raise UserError(f"'{directory}' was built otherwise ({difference}): give another --out, or remove it")
+        corpus.check_files()
+        return manifest
+    return build_locally(flags, str(directory), recipe.workers)
+
+
+def corpus_hash(manifest: Dict[str, Any]) -> str:
+    """Tells a corpus from any other by the hashes of its files."""
+    return hashlib.sha256(json.dumps(manifest["files"], sort_keys=True).encode()).hexdigest()

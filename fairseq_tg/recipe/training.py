@@ -1,0 +1,164 @@
+"""Training actors (or, to compare, the whole base) with fairseq-train, with settings that work."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from tqdm import tqdm
+
+from fairseq_tg.analysis.report import TRAIN_LOG
+from fairseq_tg.errors import UserError
+from fairseq_tg.recipe.stages import Stage
+from fairseq_tg.subwords import guess_subwords
+
+BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
+
+
+@dataclass(frozen=True)
+class Training:
+    """The settings of a training. The defaults were chosen on validation data: see docs/results.md."""
+
+    actor: str = "gate"  # "" to train the whole base instead: the paper's `cont.`
+    actor_hidden: int = 0
+    actor_rank: int = 0
+    lr: float = 5e-3
+    label_smoothing: float = 0.1
+    max_tokens: int = 2048
+    epochs: int = 5
+    patience: int = 3
+    base_dropout: bool = False
+    seed: int = 1
+
+    def flags(self, base: str, family: str, updates: int) -> List[str]:
+        flags = ["--task", "tg_translation", "--optimizer", "adam", "--lr", str(self.lr), "--clip-norm", "1.0"]
+        flags += ["--label-smoothing", str(self.label_smoothing), "--max-tokens", str(self.max_tokens)]
+        flags += ["--seed", str(self.seed), "--max-update", str(updates)]
+        # The learning rate goes down to nothing over the training: its end does not depend on the last batches
+        flags += ["--lr-scheduler", "polynomial_decay", "--warmup-updates", str(min(100, updates // 10))]
+        flags += ["--total-num-update", str(updates), "--end-learning-rate", "0"]
+        if not self.actor:
+            return [*flags, "--criterion", "label_smoothed_cross_entropy", "--finetune-from-model", base]
+        flags += ["--criterion", "actor_cross_entropy", "--arch", f"tg_{family}", "--base-checkpoint", base]
+        flags += ["--actor", self.actor, "--actor-hidden", str(self.actor_hidden), "--actor-rank", str(self.actor_rank)]
+        return flags + (["--base-dropout"] if self.base_dropout else [])
+
+
+def train(
+    training: Training,
+    data: Path,
+    base: str,
+    base_record: Any,
+    directory: Path,
+    symbols: List[str],
+    corpus_hash: str,
+    threads: int,
+) -> Path:
+    """Train and give the best checkpoint by greedy BLEU on the validation set; what is done already is kept.
+
+    Args:
+        data: a data directory with the pseudo corpus as its train split and the real validation set.
+        base_record: of the base: its family and its options.
+        symbols: of the target dictionary.
+        corpus_hash: of the pseudo corpus, which the training depends on.
+    """
+    settings = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
+    stage = Stage(directory, settings)
+    if stage.is_done():
+        return directory / BEST
+    updates = count_updates(data, training)
+    flags = training.flags(base, base_record.family, updates)
+    if not training.actor:
+        flags += architecture_flags(base_record)
+    with stage.doing([BEST, TRAIN_LOG]):
+        _run(data, directory, [*flags, *_validation(symbols, training.patience)], updates, threads)
+    return directory / BEST
+
+
+def _validation(symbols: List[str], patience: int) -> List[str]:
+    flags = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--eval-bleu-detok", "space"]
+    subwords = guess_subwords(symbols)
+    flags += ["--eval-bleu-remove-bpe", subwords] if subwords else []
+    flags += ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
+    return [*flags, "--patience", str(patience)]
+
+
+def architecture_flags(base_record: Any) -> List[str]:
+    """The flags that build a base's architecture again, for training all of it."""
+    options: Dict[str, Any] = base_record.options
+    arch = options.get("arch") or options.get("_name")
+    flags = ["--arch", str(arch)]
+    prefixes = ("encoder_", "decoder_", "share_", "activation_", "no_", "layernorm_", "max_source", "max_target")
+    skipped = ("embed_path", "freeze_embed", "no_progress_bar", "no_save", "no_epoch", "no_last", "no_seed")
+    for name, value in sorted(options.items()):
+        wanted = name.startswith(prefixes) or name in ("dropout", "attention_dropout")
+        if not wanted or any(part in name for part in skipped) or value is None or value is False:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        flags += [flag] if value is True else [flag, str(value)]
+    return flags
+
+
+def count_updates(data: Path, training: Training) -> int:
+    """About how many batches all epochs have, from the sizes of the corpus."""
+    from fairseq.data import indexed_dataset
+
+    sides = sorted({path.with_suffix("") for path in data.glob("train.*-*.*.idx")})
+    if len(sides) != 2:
+        raise UserError(f"'{data}' has no binarized train split: build the corpus again")
+    sizes = [indexed_dataset.make_dataset(str(side), impl="mmap").sizes for side in sides]
+    tokens = sum(max(pair) for pair in zip(*sizes))
+    return max(1, math.ceil(1.03 * tokens / training.max_tokens)) * training.epochs
+
+
+def _run(data: Path, directory: Path, flags: List[str], updates: int, threads: int) -> None:
+    """Run fairseq-train, which goes on where it was, with a bar over its updates."""
+    plugin = ["--user-dir", str(Path(__file__).parents[1])]
+    log = ["--log-format", "json", "--log-interval", "20", "--log-file", str(directory / TRAIN_LOG)]
+    save = ["--save-dir", str(directory), "--no-epoch-checkpoints", "--num-workers", "0"]
+    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *plugin, *flags, *log, *save]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    output = directory / "output.log"
+    with open(output, "w") as file, tqdm(total=updates, unit="update", desc=f"training {directory.name}") as bar:
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        try:
+            while process.poll() is None:
+                try:
+                    process.wait(1.0)
+                except subprocess.TimeoutExpired:
+                    _show(bar, directory / TRAIN_LOG)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        _show(bar, directory / TRAIN_LOG)
+    if process.returncode:
+        last = (output.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
+        raise UserError(
+            f"the training failed: {last.replace('fairseq_tg: error: ', '')} (see '{output}'); run this again"
+        )
+
+
+def _show(bar: Any, log: Path) -> None:
+    if not log.is_file():
+        return
+    bleu: Optional[str] = None
+    for line in log.read_text(errors="replace").splitlines():
+        start = line.find("{")
+        try:
+            entry = json.loads(line[start:]) if start >= 0 else {}
+        except ValueError:
+            continue
+        for name in ("num_updates", "train_num_updates", "valid_num_updates"):
+            if name in entry:
+                bar.n = int(float(entry[name]))
+        bleu = entry.get("valid_bleu", bleu)
+    if bleu is not None:
+        bar.set_postfix_str(f"greedy BLEU on valid {bleu}", refresh=False)
+    bar.refresh()
