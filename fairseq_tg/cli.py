@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import List, Optional
 
@@ -287,7 +289,13 @@ def get_parser() -> argparse.ArgumentParser:
 
 def main(argv: Optional[List[str]] = None) -> None:
     args = get_parser().parse_args(argv)
-    args.run(args)
+    logging.disable(logging.INFO)  # fairseq tells of every dictionary, and torch warns of fairseq
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            args.run(args)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 if __name__ == "__main__":

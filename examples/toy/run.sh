@@ -12,7 +12,8 @@ echo "== 1. data: a seeded toy language ($work/text)"
     --validpref "$work/text/valid" --testpref "$work/text/test" --destdir "$data" --workers 2 > "$work/preprocess.log" 2>&1
 
 echo "== 2. base: a small Transformer ($work/base; its log is $work/base.log)"
-fairseq-train "$data" --arch transformer --encoder-embed-dim 48 --decoder-embed-dim 48 --encoder-ffn-embed-dim 96 \
+# (with the plugin, because fairseq alone cannot read its own checkpoints with torch 2.6 or newer, to go on with them)
+fairseq-train "$data" --user-dir "$(python -m fairseq_tg)" --arch transformer --encoder-embed-dim 48 --decoder-embed-dim 48 --encoder-ffn-embed-dim 96 \
     --decoder-ffn-embed-dim 96 --encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 4 \
     --decoder-attention-heads 4 --dropout 0.2 --optimizer adam --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 100 \
     --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 2000 --max-epoch 12 \

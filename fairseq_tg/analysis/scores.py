@@ -60,9 +60,12 @@ def _paired(
     test = PairedTest(named, metrics, references=None, test_type="bs", n_samples=SAMPLES)
     results: Any = test()[1]
     found = dict(zip(metrics, list(results.values())[1:]))  # after the systems' names; some have names of their own
-    return {
-        name: {metric: found[metric][index].p_value for metric in metrics} for index, name in enumerate(others, start=1)
-    }
+    p_values: Dict[str, Dict[str, Optional[float]]] = {}
+    for index, name in enumerate(others, start=1):
+        # sacrebleu counts samples with a larger difference than there is: of none at all, it finds none larger
+        same = list(outputs[name]) == list(outputs[baseline])
+        p_values[name] = {metric: 1.0 if same else found[metric][index].p_value for metric in metrics}
+    return p_values
 
 
 def recovered_share(greedy: float, beam: float, tg: float) -> Optional[float]:

@@ -43,9 +43,9 @@ def run(recipe: Recipe) -> Path:
     if record.family not in FAMILIES:
         raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")
     _, task = load_model(recipe.base, recipe.data)
+    _check_splits(recipe, task)
     out = Path(recipe.out)
     out.mkdir(parents=True, exist_ok=True)
-    _check_splits(recipe, task)
 
     print(f"== 1 of 3: the oracle corpus, {out / 'pseudo-bin'}")
     manifest = build_corpus(recipe, record, out / "pseudo-bin")

@@ -112,8 +112,8 @@ def count_updates(data: Path, training: Training) -> int:
     sides = sorted({path.with_suffix("") for path in data.glob("train.*-*.*.idx")})
     if len(sides) != 2:
         raise UserError(f"'{data}' has no binarized train split: build the corpus again")
-    sizes = [indexed_dataset.make_dataset(str(side), impl="mmap").sizes for side in sides]
-    tokens = sum(max(pair) for pair in zip(*sizes))
+    datasets = [indexed_dataset.make_dataset(str(side), impl="mmap") for side in sides]  # sizes live as long as these
+    tokens = sum(int(max(pair)) for pair in zip(*(dataset.sizes for dataset in datasets)))
     return max(1, math.ceil(1.03 * tokens / training.max_tokens)) * training.epochs
 
 

@@ -1,0 +1,144 @@
+"""The report and the recipe, as users call them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fairseq_tg.analysis import report as report_module
+from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation import plots
+from tests.conftest import run, run_tg, write_corpus
+
+REPORT = ["report.html", "report.json", "report.txt"]
+
+
+@pytest.fixture(scope="module")
+def data(workspace, tmp_path_factory) -> Path:
+    """The bases' data with a test set, one without references, and one of a single sentence."""
+    directory = tmp_path_factory.mktemp("evidence")
+    write_corpus(directory, {"test": 12, "one": 1})
+    shutil.copytree(workspace.data, directory / "bin")
+    dictionaries = ["--srcdict", f"{workspace.data}/dict.xx.txt", "--tgtdict", f"{workspace.data}/dict.yy.txt"]
+    for split in ("test", "one"):
+        made = directory / f"made-{split}"
+        flags = ["-s", "xx", "-t", "yy", "--testpref", directory / split, *dictionaries, "--destdir", made]
+        run("fairseq-preprocess", *flags, "--workers", "1")
+        for path in made.glob("test.*"):
+            shutil.copy(path, directory / "bin" / path.name.replace("test", split, 1))
+    for path in (directory / "bin").glob("test.xx-yy.xx.*"):
+        shutil.copy(path, directory / "bin" / path.name.replace("test", "blind", 1))
+    return directory / "bin"
+
+
+@pytest.fixture(scope="module")
+def recipe(workspace, data, tmp_path_factory):
+    """A whole run, and how to do it again."""
+    out = tmp_path_factory.mktemp("run") / "work"
+    flags = ["--data", data, "--base", workspace.bases["lstm"], "--out", out, "--beam", "4", "--workers", "1"]
+    flags += ["--epochs", "2", "--max-tokens", "200"]
+    return out, flags, run_tg("run", *flags)
+
+
+def test_run_ends_with_the_report(recipe):
+    out, _, printed = recipe
+    assert printed.splitlines()[-1] == f"{out}/report/report.html"
+    assert (out / "report" / "report.txt").read_text() in printed
+    for row in ("greedy", "beam 4", "tg", "tg+beam 4", "beam 4 oracle"):
+        assert any(line.startswith(f"{row} ") for line in printed.splitlines())
+
+
+def test_run_again_does_nothing_again(recipe):
+    out, flags, printed = recipe
+    files = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    again = run_tg("run", *flags)
+    assert again.splitlines()[-1] == printed.splitlines()[-1]
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()} == files
+
+
+def test_run_mends_what_is_damaged(recipe, tmp_path):
+    out, flags, _ = recipe
+    copy = tmp_path / "work"
+    shutil.copytree(out, copy)
+    flags = [copy if flag == out else flag for flag in flags]
+    (copy / "report" / "report.json").write_text("{}")
+    run_tg("run", *flags)
+    assert json.loads((copy / "report" / "report.json").read_text())["sentences"] == 12
+
+
+def test_run_with_other_settings_is_refused(recipe):
+    _, flags, _ = recipe
+    with pytest.raises(UserError, match=r"was made with other settings .*lr"):
+        run_tg("run", *flags, "--lr", "0.1")
+    with pytest.raises(UserError, match=r"was built otherwise .*beam"):
+        run_tg("run", *flags, "--beam", "5")
+
+
+def test_the_report_says_everything(recipe):
+    out, _, _ = recipe
+    found = json.loads((out / "report" / "report.json").read_text())
+    scores = found["scores"]["values"]
+    assert set(scores) == {"greedy", "beam 4", "tg", "tg+beam 4", "beam 4 oracle"}
+    assert all(set(values) == {"BLEU", "chrF", "TER", "METEOR"} for values in scores.values())
+    assert scores["beam 4 oracle"]["BLEU"] >= scores["beam 4"]["BLEU"]
+    assert set(found["scores"]["p_values"]) == {"greedy", "beam 4"}
+    assert 0 <= found["scores"]["p_values"]["greedy"]["tg"]["BLEU"] <= 1
+    assert "version:" in found["scores"]["signatures"]["BLEU"]
+    assert set(found["likelihoods"]) == {"base", "tg"}
+    assert set(found["likelihoods"]["base"]) == {"reference", "greedy", "beam 4 oracle", "tg"}
+    assert all(0 < value < 100 for row in found["likelihoods"].values() for value in row.values())
+    assert [at["updates"] for at in found["norms"]["tg"]] == sorted(at["updates"] for at in found["norms"]["tg"])
+    assert len(found["norms"]["tg"]) == 2 and found["norms"]["tg"][-1]["action"] > 0
+    assert found["speed"]["tg"]["median"] > 0 and found["notes"] == []
+    page = (out / "report" / "report.html").read_text()
+    assert page.count("data:image/png;base64") == 2 and "http" not in page and str(out) not in page
+
+
+def report(workspace, data, out, *flags) -> str:
+    base = ["--data", data, "--base", workspace.bases["lstm"], "--out", out]
+    return run_tg("report", *base, "--oracle-beam", "0", *flags)
+
+
+def test_without_references_the_rest_is_reported(workspace, data, recipe, tmp_path):
+    printed = report(
+        workspace, data, tmp_path, "--actor", recipe[0] / "actor" / "checkpoint_best.pt", "--subset", "blind"
+    )
+    assert "'blind' has no references: there are no scores, likelihoods or examples" in printed
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found["scores"] is None and found["speed"]["tg"]["median"] > 0
+
+
+def test_one_sentence_is_enough_for_scores_but_not_for_significance(workspace, data, tmp_path):
+    printed = report(workspace, data, tmp_path, "--subset", "one")
+    assert "one sentence is too few for a test of significance" in printed
+    assert "BLEU" in json.loads((tmp_path / "report.json").read_text())["scores"]["values"]["greedy"]
+
+
+def test_without_matplotlib_there_are_no_figures(workspace, data, tmp_path, monkeypatch):
+    for module in (plots, report_module):
+        monkeypatch.setattr(module, "load_pyplot", lambda: None)
+    assert "no figures: matplotlib is not installed" in report(workspace, data, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == REPORT
+
+
+def test_bad_input(workspace, data, recipe, tmp_path):
+    actor = recipe[0] / "actor" / "checkpoint_best.pt"
+    cases = {
+        "there is no split 'dev'": ["--subset", "dev"],
+        "has no actors: give a checkpoint trained with": ["--actor", workspace.bases["lstm"]],
+        "the same name": ["--actor", actor, "--actor", actor],
+    }
+    for message, flags in cases.items():
+        with pytest.raises(UserError, match=message):
+            report(workspace, data, tmp_path / "none", *flags)
+    with pytest.raises(UserError, match="was trained on another base"):
+        flags = ["--data", data, "--base", workspace.bases["fconv"], "--actor", actor, "--out", tmp_path / "none"]
+        run_tg("report", *flags)
+    with pytest.raises(UserError, match="has actors: give the checkpoint they were trained on"):
+        run_tg("report", "--data", data, "--base", actor, "--out", tmp_path / "none")
+    with pytest.raises(UserError, match="there is no split 'dev'"):
+        run_tg("run", "--data", data, "--base", workspace.bases["lstm"], "--out", tmp_path / "none", "--subset", "dev")
+    assert not (tmp_path / "none").exists()
