@@ -7,8 +7,9 @@ import logging
 import os
 import sys
 import warnings
+from dataclasses import fields
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, List, Optional
 
 from fairseq_tg import __version__
 from fairseq_tg.errors import UserError
@@ -121,37 +122,41 @@ def _report(args: argparse.Namespace) -> None:
     print(f"{args.out}/report.html")
 
 
-def _run(args: argparse.Namespace) -> None:
-    from fairseq_tg.recipe.run import Recipe, run
+def _recipe(args: argparse.Namespace) -> Any:
+    from fairseq_tg.recipe.run import Recipe
     from fairseq_tg.recipe.training import Training
 
-    names = ["actor", "actor_rank", "lr", "label_smoothing", "max_tokens", "epochs", "patience", "base_dropout", "seed"]
-    training = Training(**{name: getattr(args, name) for name in names})
-    names = ["data", "base", "out", "beam", "objective", "selection", "batch_size", "workers", "subset"]
-    report = run(Recipe(**{name: getattr(args, name) for name in names}, training=training))
+    training = {field.name: getattr(args, field.name) for field in fields(Training) if hasattr(args, field.name)}
+    recipe = {field.name: getattr(args, field.name) for field in fields(Recipe) if hasattr(args, field.name)}
+    return Recipe(**recipe, training=Training(**training))
+
+
+def _run(args: argparse.Namespace) -> None:
+    from fairseq_tg.recipe.run import run
+
+    report = run(_recipe(args))
     print((report / "report.txt").read_text(), end="")
     print(report / "report.html")
 
 
-def _add_run_command(commands: argparse._SubParsersAction) -> None:
-    run = commands.add_parser(
-        "run",
-        help="the whole recipe for a base: oracle corpus, actor, report",
-        description="Started again, it goes on where it was; stages that are done and whole are not done again.",
-    )
-    run.add_argument("--data", required=True, help="data directory, with splits train and valid and one to report on")
-    run.add_argument("--base", required=True, help="the base's checkpoint")
-    run.add_argument("--out", required=True, help="directory for pseudo-bin, actor and report")
-    run.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, help="processes and threads (default: all cores)"
-    )
-    run.add_argument("--subset", default="test", help="split to report on (default: test)")
-    corpus = run.add_argument_group("the oracle corpus")
+def _ablate(args: argparse.Namespace) -> None:
+    from fairseq_tg.recipe.ablation import ablate
+
+    print(ablate(args.kind, _recipe(args), tuple(args.hidden), tuple(args.beams))[1], end="")
+    print(f"{args.out}/ablation-{args.kind}.png")
+
+
+def _add_recipe_options(parser: argparse.ArgumentParser, subset: str) -> None:
+    parser.add_argument("--data", required=True, help="data directory, with splits train and valid and --subset")
+    parser.add_argument("--base", required=True, help="the base's checkpoint")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="cores to use (default: all)")
+    parser.add_argument("--subset", default=subset, help=f"split to report on (default: {subset})")
+    corpus = parser.add_argument_group("the oracle corpus")
     corpus.add_argument("--beam", type=int, default=35, help="k (default: 35)")
     corpus.add_argument("--objective", default="sbleu", help="what is chosen by (default: sbleu)")
     corpus.add_argument("--selection", default="top1", help="what is chosen (default: top1)")
     corpus.add_argument("--batch-size", type=int, default=16, help="sentences searched together (default: 16)")
-    training = run.add_argument_group("the training; the defaults were chosen on validation data")
+    training = parser.add_argument_group("the training; the defaults were chosen on validation data")
     training.add_argument("--actor", default="gate", help="(default: gate)")
     training.add_argument("--actor-rank", type=int, default=0, help="0: the paper's full maps (default: 0)")
     training.add_argument("--lr", type=float, default=5e-3, help="at its highest (default: 0.005)")
@@ -161,7 +166,23 @@ def _add_run_command(commands: argparse._SubParsersAction) -> None:
     training.add_argument("--patience", type=int, default=3, help="validations without a better BLEU (default: 3)")
     training.add_argument("--base-dropout", action="store_true", help="keep the base's dropout on")
     training.add_argument("--seed", type=int, default=1, help="(default: 1)")
+
+
+def _add_run_command(commands: argparse._SubParsersAction) -> None:
+    again = "Started again, it goes on where it was; stages that are done and whole are not done again."
+    run = commands.add_parser(
+        "run", help="the whole recipe for a base: oracle corpus, actor, report", description=again
+    )
+    run.add_argument("--out", required=True, help="directory for pseudo-bin, actor and report")
+    _add_recipe_options(run, subset="test")
     run.set_defaults(run=_run)
+    ablation = commands.add_parser("ablate", help="the paper's ablations for a base, one at a time", description=again)
+    ablation.add_argument("kind", choices=["actor", "beam", "composition", "objective"], help="what is varied")
+    ablation.add_argument("--out", required=True, help="directory; the same as for `run` shares its corpus")
+    ablation.add_argument("--hidden", type=int, nargs="*", default=[0], help="hidden sizes (default: the state's own)")
+    ablation.add_argument("--beams", type=int, nargs="*", default=[1, 5, 10, 20, 35, 50], help="(default: the paper's)")
+    _add_recipe_options(ablation, subset="valid")
+    ablation.set_defaults(run=_ablate)
 
 
 def _add_report_command(commands: argparse._SubParsersAction) -> None:

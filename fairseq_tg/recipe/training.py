@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+from fairseq.models import MODEL_REGISTRY
 from tqdm import tqdm
 
 from fairseq_tg.analysis.report import TRAIN_LOG
@@ -59,6 +61,7 @@ def train(
     symbols: List[str],
     corpus_hash: str,
     threads: int,
+    updates: Optional[int] = None,
 ) -> Path:
     """Train and give the best checkpoint by greedy BLEU on the validation set; what is done already is kept.
 
@@ -67,12 +70,14 @@ def train(
         base_record: of the base: its family and its options.
         symbols: of the target dictionary.
         corpus_hash: of the pseudo corpus, which the training depends on.
+        updates: instead of as many as the epochs have, to compare corpora of several sizes.
     """
-    settings = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
+    settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
+    settings["updates"] = updates
     stage = Stage(directory, settings)
     if stage.is_done():
         return directory / BEST
-    updates = count_updates(data, training)
+    updates = updates or count_updates(data, training)
     flags = training.flags(base, base_record.family, updates)
     if not training.actor:
         flags += architecture_flags(base_record)
@@ -90,18 +95,17 @@ def _validation(symbols: List[str], patience: int) -> List[str]:
 
 
 def architecture_flags(base_record: Any) -> List[str]:
-    """The flags that build a base's architecture again, for training all of it."""
+    """The flags that build a base's architecture again, for training all of it: those that its model has."""
+    parser = argparse.ArgumentParser()
+    MODEL_REGISTRY[base_record.family].add_args(parser)
     options: Dict[str, Any] = base_record.options
-    arch = options.get("arch") or options.get("_name")
-    flags = ["--arch", str(arch)]
-    prefixes = ("encoder_", "decoder_", "share_", "activation_", "no_", "layernorm_", "max_source", "max_target")
-    skipped = ("embed_path", "freeze_embed", "no_progress_bar", "no_save", "no_epoch", "no_last", "no_seed")
-    for name, value in sorted(options.items()):
-        wanted = name.startswith(prefixes) or name in ("dropout", "attention_dropout")
-        if not wanted or any(part in name for part in skipped) or value is None or value is False:
+    flags = ["--arch", str(options.get("arch") or options.get("_name"))]
+    for action in parser._actions:
+        value = options.get(action.dest)
+        from_files = action.dest.endswith(("embed_path", "freeze_embed"))  # the weights come from the base
+        if not action.option_strings or from_files or value is None or value is False:
             continue
-        flag = f"--{name.replace('_', '-')}"
-        flags += [flag] if value is True else [flag, str(value)]
+        flags += [action.option_strings[0]] if action.nargs == 0 else [action.option_strings[0], str(value)]
     return flags
 
 

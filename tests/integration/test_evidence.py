@@ -142,3 +142,27 @@ def test_bad_input(workspace, data, recipe, tmp_path):
     with pytest.raises(UserError, match="there is no split 'dev'"):
         run_tg("run", "--data", data, "--base", workspace.bases["lstm"], "--out", tmp_path / "none", "--subset", "dev")
     assert not (tmp_path / "none").exists()
+
+
+ABLATIONS = {
+    "actor": (["--hidden", "4"], ["gate", "linear", "ff 4", "ff2 4", "rnn 4", "cont."]),
+    "beam": (["--beams", "1", "4"], ["k=1", "k=4"]),
+    "composition": ([], ["para", "full", "thd", "top1", "comb"]),
+    "objective": ([], ["sbleu", "meteor", "ter"]),
+}
+
+
+@pytest.mark.parametrize("kind", ABLATIONS)
+def test_ablations(recipe, tmp_path, kind):
+    done, flags, _ = recipe
+    more, names = ABLATIONS[kind]
+    shutil.copytree(done / "pseudo-bin", tmp_path / "pseudo-bin")  # the corpus is that of the run
+    flags = [tmp_path if flag == done else flag for flag in flags]
+    printed = run_tg("ablate", kind, *flags, *more)
+    values = json.loads((tmp_path / f"ablation-{kind}.json").read_text())["values"]
+    assert list(values) == ["greedy", *names] and all("BLEU" in scores for scores in values.values())
+    assert (tmp_path / f"ablation-{kind}.png").is_file() and all(f"\n{name} " in printed for name in names)
+    trained = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("checkpoint_best.pt")}
+    assert len(trained) == len(names)
+    run_tg("ablate", kind, *flags, *more)
+    assert trained == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("checkpoint_best.pt")}

@@ -1,0 +1,136 @@
+"""The paper's ablations for the user's own base: actors, beam sizes, corpora and objectives, one change at a time.
+
+Every cell is a training on a corpus, done once; greedy translations of a split are scored by all metrics.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from fairseq_tg.analysis import plots
+from fairseq_tg.analysis.report import translate_all
+from fairseq_tg.analysis.scores import Scores, score_systems
+from fairseq_tg.compiled.compile import load_model
+from fairseq_tg.corpus.directory import hash_data
+from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation.subset import Progress, columns, read_subset, to_text, versions
+from fairseq_tg.evaluation.systems import System, build
+from fairseq_tg.files import replacing
+from fairseq_tg.models.base import Base, read_base
+from fairseq_tg.recipe.run import Recipe, build_corpus, corpus_hash
+from fairseq_tg.recipe.training import Training, count_updates, train
+
+BEAMS = (1, 5, 10, 20, 35, 50)
+COMPOSITIONS = ("para", "full", "thd", "top1", "comb")
+OBJECTIVES = ("sbleu", "meteor", "ter")
+#: The whole base trained on the pseudo corpus; its learning rate is that of fine-tuning
+CONT = Training(actor="", lr=5e-4)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting: how its corpus differs, and its training."""
+
+    name: str
+    training: Training
+    corpus: Dict[str, Any]
+    original: bool = False  # trained on the original corpus
+
+
+def cells(kind: str, recipe: Recipe, hidden: Tuple[int, ...], beams: Tuple[int, ...]) -> List[Cell]:
+    """The cells of an ablation, in the order of its plot."""
+    usual = recipe.training
+    if kind == "actor":
+        made = [Cell(actor, replace(usual, actor=actor), {}) for actor in ("gate", "linear")]
+        for actor in ("ff", "ff2", "rnn"):
+            made += [Cell(f"{actor} {n}", replace(usual, actor=actor, actor_hidden=n), {}) for n in hidden]
+        return [
+            *made,
+            Cell("cont.", replace(CONT, seed=usual.seed, max_tokens=usual.max_tokens, epochs=usual.epochs), {}),
+        ]
+    if kind == "beam":
+        return [Cell(f"k={k}", usual, {"beam": k}) for k in beams]
+    if kind == "composition":
+        return [Cell(name, usual, {"selection": name}, original=name == "para") for name in COMPOSITIONS]
+    if kind == "objective":
+        return [Cell(name, usual, {"objective": name}) for name in OBJECTIVES]
+    raise UserError(f"no ablation '{kind}': there are actor, beam, composition and objective")
+
+
+def ablate(
+    kind: str, recipe: Recipe, hidden: Tuple[int, ...] = (0,), beams: Tuple[int, ...] = BEAMS
+) -> Tuple[Scores, str]:
+    """Do what is not done of an ablation; gives the scores and a table, which are also written to the directory."""
+    base, _ = read_base(recipe.base)
+    out = Path(recipe.out)
+    _, task = load_model(recipe.base, recipe.data)
+    subset = read_subset(task, recipe.subset)
+    if subset.references is None:
+        raise UserError(f"the split '{recipe.subset}' has no references to score by: give --subset another")
+    planned = cells(kind, recipe, hidden, beams)
+    pseudo = out / "pseudo-bin"
+    manifest = build_corpus(recipe, base, pseudo)
+    updates = count_updates(pseudo, recipe.training)
+    texts: Dict[str, List[str]] = {}
+    say = Progress()
+    checkpoints = {"greedy": recipe.base}
+    for number, cell in enumerate(planned, start=1):
+        print(f"== {kind} {number} of {len(planned)}: {cell.name}")
+        data, digest = _corpus(recipe, base, cell, out, pseudo, manifest, task)
+        directory = out / "cells" / f"{kind}-{cell.name.replace(' ', '-').replace('=', '').rstrip('.')}"
+        symbols = task.target_dictionary.symbols
+        path = train(cell.training, data, recipe.base, base, directory, symbols, digest, recipe.workers, updates)
+        checkpoints[cell.name] = str(path)
+    for name, checkpoint in checkpoints.items():
+        function = build(System(name, "fast", checkpoint, recipe.data, threads=recipe.workers))
+        tokens = translate_all(function, subset.sources, name, say)
+        texts[name] = [to_text(task.target_dictionary, item) for item in tokens]
+    say.end()
+    scores = score_systems(texts, subset.references, ["greedy"])
+    table = _table(kind, recipe, scores, updates)
+    _write(out, kind, scores, table)
+    return scores, table
+
+
+def _corpus(
+    recipe: Recipe, base: Base, cell: Cell, out: Path, pseudo: Path, manifest: Dict[str, Any], task: Any
+) -> Tuple[Path, str]:
+    """The data directory that a cell is trained on, and what tells it from any other."""
+    if cell.original:
+        pair = [task.cfg.source_lang, task.cfg.target_lang]
+        return Path(recipe.data), hash_data(Path(recipe.data), "train", pair)
+    usual = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
+    if all(usual[name] == value for name, value in cell.corpus.items()):
+        return pseudo, corpus_hash(manifest)
+    name = "-".join(str(value).replace(":", "-") for value in cell.corpus.values())
+    changes = dict(cell.corpus)
+    if "beam" not in changes:
+        changes["kbest_from"] = str(pseudo)  # the same lists, chosen from otherwise
+    directory = out / f"pseudo-{name}"
+    return directory, corpus_hash(build_corpus(recipe, base, directory, **changes))
+
+
+def _table(kind: str, recipe: Recipe, scores: Scores, updates: int) -> str:
+    metrics = list(scores.signatures)
+    rows = []
+    for name, values in scores.values.items():
+        p = scores.p_values.get("greedy", {}).get(name, {}).get("BLEU")
+        rows.append([name, *(f"{values[metric]:.2f}" for metric in metrics), "" if p is None else f"{p:.3f}"])
+    lines = columns([kind, *metrics, "p (BLEU)"], rows)
+    lines += [f"greedy translations of {recipe.subset}; {updates} updates each, seed {recipe.training.seed}"]
+    lines += [f"{name}: {signature}" for name, signature in scores.signatures.items()]
+    return "\n".join([*lines, ", ".join(f"{name} {version}" for name, version in versions().items())]) + "\n"
+
+
+def _write(out: Path, kind: str, scores: Scores, table: str) -> None:
+    bleu = [(name, values["BLEU"]) for name, values in scores.values.items() if name != "greedy"]
+    figure: Optional[bytes] = plots.bars(bleu, scores.values["greedy"]["BLEU"], "BLEU, greedy", kind)
+    content = {"values": scores.values, "p_values": scores.p_values, "signatures": scores.signatures}
+    files = {"txt": table.encode(), "json": (json.dumps(content, indent=2) + "\n").encode(), "png": figure}
+    for suffix, data in files.items():
+        if data is not None:
+            with replacing(str(out / f"ablation-{kind}.{suffix}")) as temporary:
+                Path(temporary).write_bytes(data)
