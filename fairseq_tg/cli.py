@@ -99,6 +99,8 @@ def _translate(args: argparse.Namespace) -> None:
         failed = translate_stream(translator, sys.stdin.buffer, sys.stdout.buffer, args.batch_size)
     except (BrokenPipeError, KeyboardInterrupt):
         os._exit(1)  # who read our output, or waited for it, has gone
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"{error}; the translations so far are written") from None
     if failed:
         raise UserError(f"{failed} line{' was' if failed == 1 else 's were'} not translated: see above")
 

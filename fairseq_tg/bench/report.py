@@ -71,9 +71,11 @@ def as_json(result: Result) -> Dict[str, Any]:
 def tables(result: Result) -> str:
     """All of it as plain text."""
     options, lines = result.options, []
+    some = next(iter(result.rows.values()))
     lines.append(
-        f"{options.threads} thread{'s' if options.threads > 1 else ''}; sentence by sentence: {options.sentences} "
-        f"sentences, medians of {options.turns} turns (lowest to highest); batches of {options.batch_size}"
+        f"{options.threads} thread{'s' if options.threads > 1 else ''}; sentence by sentence: {some.single.sentences} "
+        f"sentences, medians of {len(some.single.seconds)} turns (lowest to highest); in batches of "
+        f"{options.batch_size}: {some.batched.sentences} sentences, {len(some.batched.seconds)} turns"
     )
     header = ["system", "tok/s", "(range)", "sent/s", "batched tok/s", "start s", "peak MiB", "BLEU"]
     rows = []
@@ -94,7 +96,7 @@ def tables(result: Result) -> str:
         )
     lines += ["", *columns(header, rows)]
     if result.signature:
-        lines.append(f"BLEU: sacreBLEU {result.signature}, on {options.subset}")
+        lines.append(f"BLEU: sacreBLEU {result.signature}, on {some.batched.sentences} sentences of {options.subset}")
     lines += ["", *columns(["ratio, sentence by sentence", "", "median", "(range)"], [
         [a, f"/ {b}", f"{s.median:.2f}", f"{s.low:.2f}-{s.high:.2f}"] for a, b, s in ratios(result)
     ])]  # fmt: skip

@@ -68,13 +68,16 @@ class Result:
 
 def run(options: Options) -> Result:
     """Measure everything, print the tables, and write them, the numbers and a plot to the output directory."""
-    if options.sentences < 1 or options.turns < 1 or options.batch_size < 1 or options.threads < 1:
-        raise UserError("--sentences, --turns, --batch-size and --threads are at least 1")
+    if min(options.sentences, options.batched_sentences, options.turns, options.batch_size, options.threads) < 1:
+        raise UserError("--sentences, --batched-sentences, --turns, --batch-size and --threads are at least 1")
     label_actors(options.actors)
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     model, task = load_model(options.base, options.data)
     subset = read_subset(task, options.subset, options.batched_sentences)
+    longest, limit = max(map(len, subset.sources)), model.max_positions()[0]
+    if longest > limit:
+        raise UserError(f"'{options.subset}' has a sentence of {longest} tokens, and the model takes up to {limit}")
     sources, references = subset.sources, subset.references
     say = Progress()
     systems, bounds_of = prepare(options, task, model, out, say)

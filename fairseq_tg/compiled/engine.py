@@ -8,7 +8,7 @@ import math
 from ctypes import POINTER, c_char_p, c_float, c_int, c_int32, c_void_p
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -40,6 +40,9 @@ class _Request(ctypes.Structure):  # engine.h's Request
     ]
 
 
+OUT_OF_MEMORY = "there is not enough memory for this model"
+
+
 class EngineError(RuntimeError):
     """The engine is not there, or cannot do what it was asked for."""
 
@@ -61,10 +64,10 @@ def _library(name: str) -> ctypes.CDLL:
         ("tg_has_avx2", c_int, []),
         ("tg_new", pointer, [POINTER(_Config)]),
         ("tg_free", None, [pointer]),
-        ("tg_matrix", None, [pointer, c_char_p, pointer, pointer, pointer, c_int, c_int]),
-        ("tg_embedding", None, [pointer, c_char_p, pointer, pointer, c_int, c_int]),
-        ("tg_positions", None, [pointer, c_char_p, pointer]),
-        ("tg_norm", None, [pointer, c_char_p, pointer, pointer, c_int]),
+        ("tg_matrix", c_int, [pointer, c_char_p, pointer, pointer, pointer, c_int, c_int]),
+        ("tg_embedding", c_int, [pointer, c_char_p, pointer, pointer, c_int, c_int]),
+        ("tg_positions", c_int, [pointer, c_char_p, pointer]),
+        ("tg_norm", c_int, [pointer, c_char_p, pointer, pointer, c_int]),
         ("tg_connect", c_char_p, [pointer]),
         ("tg_translate", c_int, [pointer, POINTER(_Request), c_int, pointer, c_int, pointer, pointer]),
     ):
@@ -101,19 +104,18 @@ class Engine:
             actor=ACTORS.index(layout.actor),
         )
         self._model = c_void_p(self._library.tg_new(ctypes.byref(config)))
+        if not self._model:
+            raise EngineError(OUT_OF_MEMORY)
         self._kept: List[np.ndarray] = []  # what the engine reads in place
         for name, (rows, columns, _) in layout.matrices().items():
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
-            self._library.tg_matrix(
-                self._model, name.encode(), _at(weight), _at(scale), _at(tensors.get(f"{name}.bias")), rows, columns
-            )
+            addresses = (_at(weight), _at(scale), _at(tensors.get(f"{name}.bias")))
+            self._give(self._library.tg_matrix, name.encode(), *addresses, rows, columns)
         for side in ("encoder", "decoder"):
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
             self._kept.append(weight)
-            self._library.tg_embedding(
-                self._model, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape
-            )
+            self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
             dim = weight.shape[1]
             kind = getattr(layout, f"{side}_position_kind")
             count = layout.source_positions if side == "encoder" else layout.target_positions
@@ -124,14 +126,18 @@ class Engine:
                     else tensors[f"{side}.positions"]
                 )
                 self._kept.append(table)
-                self._library.tg_positions(self._model, f"{side}.positions".encode(), _at(table))
+                self._give(self._library.tg_positions, f"{side}.positions".encode(), _at(table))
         for name, size in layout.norms().items():
-            self._library.tg_norm(
-                self._model, name.encode(), _at(tensors[f"{name}.weight"]), _at(tensors[f"{name}.bias"]), size
+            self._give(
+                self._library.tg_norm, name.encode(), _at(tensors[f"{name}.weight"]), _at(tensors[f"{name}.bias"]), size
             )
         missing = self._library.tg_connect(self._model)
         if missing is not None:
             raise EngineError(f"the model has no {missing.decode()}")
+
+    def _give(self, function: Callable[..., int], *arguments: Any) -> None:
+        if function(self._model, *arguments):
+            raise EngineError(OUT_OF_MEMORY)
 
     def __del__(self) -> None:
         if getattr(self, "_model", None):
@@ -163,6 +169,8 @@ class Engine:
         """
         if not sources:
             return [], [] if scores else None
+        if len(limits) != len(sources) or min(limits) < 0 or threads < 1:
+            raise EngineError(f"{len(limits)} limits for {len(sources)} sentences, {threads} threads")
         longest, most = max(map(len, sources)), max(limits)
         if longest > self.layout.source_positions or most >= self.layout.target_positions:
             raise EngineError(
@@ -180,7 +188,8 @@ class Engine:
         log_probs = np.empty((len(sources), stride), dtype=np.float32) if scores else None
         prefix = None if prefixes is None else np.ascontiguousarray(prefixes, dtype=np.int32)
         if prefix is not None and (
-            len(prefix) != len(sources)
+            prefix.ndim != 2
+            or len(prefix) != len(sources)
             or (prefix.size and not 0 <= prefix.min() <= prefix.max() < self.layout.vocabulary)
         ):
             raise EngineError("prefixes that are not of this batch, or not of the dictionary")

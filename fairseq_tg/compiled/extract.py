@@ -35,7 +35,7 @@ def unsupported(model: nn.Module, by_engine: bool = True) -> Optional[str]:
         ("--decoder-output-dim", decoder.project_out_dim is not None),
         ("--cross-self-attention", decoder.cross_self_attention),
         ("--quant-noise-pq", encoder.quant_noise is not None or decoder.quant_noise is not None),
-        ("--no-cross-attention", any(layer.encoder_attn is None for layer in decoder.layers)),
+        ("--no-cross-attention", any(getattr(layer, "encoder_attn", None) is None for layer in decoder.layers)),
         ("no layers", not len(encoder.layers) or not len(decoder.layers)),
         ("--decoder-embed-dim of an adaptive input", not isinstance(decoder.embed_tokens, nn.Embedding)),
     ):
@@ -69,7 +69,7 @@ def _activation(layer: Any) -> Optional[str]:
 
 
 def _actor_name(actor: Actor) -> str:
-    return next(name for name in ACTORS.names() if type(actor) is ACTORS[name])
+    return next((name for name in ACTORS.names() if type(actor) is ACTORS[name]), type(actor).__name__)
 
 
 def extract(model: Any) -> Tuple[Layout, Tensors]:

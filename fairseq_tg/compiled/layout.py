@@ -10,6 +10,7 @@ from typing import Dict, List, Tuple
 
 Shape = Tuple[int, ...]
 
+MOST, MOST_LAYERS, MOST_POSITIONS = 2**24, 1000, 2**17  # beyond any model, and within what memory bears
 ACTIVATIONS = ("relu", "gelu", "tanh", "linear")  # in the engine's order
 ACTORS = ("", "gate", "ff", "ff2", "rnn", "linear")  # likewise
 
@@ -57,8 +58,15 @@ class Layout:
         object.__setattr__(self, "actor_layers", tuple(self.actor_layers))
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.type == "int" and not (type(value) is int and 0 <= value < 2**24):
+            known = {"int": int, "bool": bool, "float": float, "str": str}.get(str(field.type))
+            small = field.type != "int" or 0 <= value < (MOST_LAYERS if field.name.endswith("_layers") else MOST)
+            if known is not None and (type(value) is not known or not small or value != value):
                 raise ValueError(f"{field.name} is {value!r}")
+        for name, item_type in (("shared_embeddings", str), ("actor_layers", int)):
+            if any(type(item) is not item_type for item in getattr(self, name)):
+                raise ValueError(f"{name} is {getattr(self, name)!r}")
+        if max(self.source_positions, self.target_positions) > MOST_POSITIONS:
+            raise ValueError(f"{self.source_positions} and {self.target_positions} positions")
         for side, dim, heads in (
             ("encoder", self.encoder_dim, self.encoder_heads),
             ("decoder", self.dim, self.decoder_heads),

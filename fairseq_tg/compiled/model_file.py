@@ -23,6 +23,7 @@ FORMAT = 1
 #: Files beside the weights, as tensors of bytes.
 DICTIONARIES = ("source.dictionary", "target.dictionary")
 SUBWORD_MODEL = "subword.model"
+SUBWORDS, TOKENIZERS = ("none", "sentencepiece", "subword_nmt"), ("none", "moses")
 
 
 class CompiledFileError(ValueError):
@@ -35,8 +36,8 @@ class TextOptions:
 
     source_lang: str
     target_lang: str
-    subword: str = "none"  # none, sentencepiece or subword_nmt
-    tokenizer: str = "none"  # none or moses
+    subword: str = "none"  # one of SUBWORDS
+    tokenizer: str = "none"  # one of TOKENIZERS
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def read(path: str) -> CompiledModel:
         return _checked(raw, tensors)
     except CompiledFileError:
         raise
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, MemoryError) as error:
         reason = " ".join(str(error).split())
         raise CompiledFileError(
             f"'{path}' is no compiled model, or a damaged one ({reason}): compile it again"
@@ -112,6 +113,13 @@ def _checked(raw: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> CompiledMod
     """The model, if every tensor is as the layout says: the engine trusts it from here on."""
     layout = Layout(**raw["layout"])
     text = TextOptions(**raw["text"])
+    if type(raw["int8"]) is not bool or not all(type(value) is str for value in asdict(text).values()):
+        raise ValueError(f"text options {raw['text']}")
+    if text.subword not in SUBWORDS or text.tokenizer not in TOKENIZERS:
+        raise ValueError(f"subwords of {text.subword!r}, a tokenizer {text.tokenizer!r}")
+    for name in (*DICTIONARIES, SUBWORD_MODEL):
+        if tensors[name].dtype != np.uint8 or tensors[name].ndim != 1:
+            raise ValueError(f"'{name}' is no text")
     source, target = (bytes(tensors.pop(name)).decode().split("\n") for name in DICTIONARIES)
     if len(source) != layout.source_vocabulary or len(target) != layout.vocabulary:
         raise ValueError(f"dictionaries of {len(source)} and {len(target)} symbols")

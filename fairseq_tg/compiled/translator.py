@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import List, Optional, Sequence, Union
 
@@ -9,6 +10,8 @@ from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.engine import Engine
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.text import text_functions
+
+MOST_THREADS = 1024
 
 
 class InputError(ValueError):
@@ -41,8 +44,10 @@ class Translator:
         min_len: int = 1,
         unk_penalty: float = 0.0,
     ) -> None:
-        if threads < 1:
-            raise ValueError(f"{threads} threads: give at least one")
+        if not 1 <= threads <= MOST_THREADS:
+            raise ValueError(f"{threads} threads: give one to {MOST_THREADS}")
+        if not (0 <= max_len_a < math.inf and max_len_b >= 0 and min_len >= 0):
+            raise ValueError(f"lengths of {max_len_a} x + {max_len_b}, at least {min_len}: they cannot be negative")
         self.layout = model.layout
         self.threads = threads
         self._engine = Engine(model.layout, model.tensors)
@@ -60,7 +65,8 @@ class Translator:
     def encode(self, line: str) -> List[int]:
         """A line's token ids, ending with eos. Raises InputError if the model cannot take that many."""
         unk, eos = self.layout.unk, self.layout.eos
-        tokens = [self._source.get(symbol, unk) for symbol in self._encode(line).split()] + [eos]
+        found = (self._source.get(symbol, unk) for symbol in self._encode(line).split())
+        tokens = [token for token in found if token != self.layout.pad] + [eos]
         if len(tokens) > self.layout.source_positions:
             raise InputError(
                 f"a line of {len(tokens) - 1} tokens: this model takes up to {self.layout.source_positions - 1}; "
@@ -87,6 +93,8 @@ class Translator:
 
     def translate_all(self, sources: List[List[int]], batch_size: int) -> List[List[int]]:
         """Any number of sentences, in batches; one without tokens but its eos has an empty translation."""
+        if batch_size < 1:
+            raise ValueError(f"batches of {batch_size}: give at least 1")
         # Sentences of like length together, longest first, so that threads end at about the same time
         order = sorted((i for i, source in enumerate(sources) if len(source) > 1), key=lambda i: -len(sources[i]))
         batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

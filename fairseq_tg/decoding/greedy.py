@@ -32,7 +32,9 @@ class Found(NamedTuple):
 
 def is_greedy(models: List[Any], args: Any, **more: Any) -> bool:
     """Whether `build_generator` was asked for plain greedy search with one model that can be decoded faster."""
-    if any((more.pop("extra_gen_cls_kwargs", None) or {}).get(name) for name in ("lm_model", "tokens_to_suppress")):
+    extra = dict(more.pop("extra_gen_cls_kwargs", None) or {})
+    extra.pop("lm_weight", None)
+    if any(value is not None for value in extra.values()):  # a language model, another eos, tokens to suppress
         return False
     if any(value is not None for value in more.values()):
         return False
@@ -108,6 +110,8 @@ class GreedyGenerator(SequenceGenerator):
         if engine is None or source.size(1) > engine.layout.source_positions:
             return None
         sources = [[token for token in row if token != self.pad] for row in source.tolist()]
+        if not all(sources):
+            return None
         tokens, scores = engine.translate(
             sources,
             [limit] * len(sources),

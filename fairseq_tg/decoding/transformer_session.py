@@ -45,14 +45,14 @@ class _Layer:
         self.filled += 1
         keys, values = self.cache[:, : self.filled].permute(2, 0, 3, 1, 4)  # each B x H x T x D
         answer = F.scaled_dot_product_attention(qkv[:, 0].unsqueeze(2), keys, values)
-        x = x + layer.self_attn.out_proj(answer.view(batch, self.dim))
+        x = x + layer.self_attn.out_proj(answer.reshape(batch, self.dim))
         if not pre_norm:
             x = layer.self_attn_layer_norm(x)
 
         h = layer.encoder_attn_layer_norm(x) if pre_norm else x
         query = layer.encoder_attn.q_proj(h).view(batch, self.source_heads, 1, self.source_head_dim)
         answer = F.scaled_dot_product_attention(query, self.keys, self.values, attn_mask=self.mask)
-        e = layer.encoder_attn.out_proj(answer.view(batch, self.dim))
+        e = layer.encoder_attn.out_proj(answer.reshape(batch, self.dim))
         x = x + e
         if not pre_norm:
             x = layer.encoder_attn_layer_norm(x)

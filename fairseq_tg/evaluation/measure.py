@@ -54,7 +54,7 @@ def take_turns(
     eos: int,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Dict[str, Turns]:
-    """Run every system over the same batches, `turns` times, after a turn that is not counted."""
+    """Run every system over the same batches, `turns` times, after a warm-up on a fifth of them."""
     results = {name: Turns(sentences=sum(map(len, batches))) for name in systems}
     names = list(systems)
     for name in names:

@@ -138,11 +138,14 @@ def test_what_cannot_be_translated_is_refused(workspace: Workspace) -> None:
         ([[]], [5]),
         ([[4] * (layout.source_positions + 1)], [5]),
         ([[4, 2]], [layout.target_positions]),
+        ([[4, 2]], [-1]),
+        ([[4, 2], [4, 2]], [5]),
     ):
         with pytest.raises(EngineError):
             engine.translate(sources, limits)
-    with pytest.raises(EngineError):
-        engine.translate([[4, 2]], [5], prefixes=np.array([[layout.vocabulary]]))
+    for prefixes in (np.array([[layout.vocabulary]]), np.array([4]), np.array([[4], [4]])):
+        with pytest.raises(EngineError):
+            engine.translate([[4, 2]], [5], prefixes=prefixes)
     assert engine.translate([], []) == ([], None)
 
 
@@ -234,6 +237,15 @@ FORGERIES: Dict[str, Any] = {
     "an unknown actor": lambda raw, tensors: raw["layout"].update(actor="evil"),
     "an actor that is not there": lambda raw, tensors: raw["layout"].update(actor="gate", actor_layers=[0]),
     "an unknown field": lambda raw, tensors: raw["layout"].update(code="import os"),
+    "a number that is none": lambda raw, tensors: raw["layout"].update(encoder_scale="x"),
+    "an infinite scale": lambda raw, tensors: raw["layout"].update(decoder_scale=float("nan")),
+    "a yes that is a number": lambda raw, tensors: raw["layout"].update(encoder_pre_norm=2**40),
+    "millions of layers": lambda raw, tensors: raw["layout"].update(encoder_layers=2**24 - 1),
+    "millions of positions": lambda raw, tensors: raw["layout"].update(target_positions=2**24 - 1),
+    "layers that are no numbers": lambda raw, tensors: raw["layout"].update(actor_layers=[0.5]),
+    "unknown subwords": lambda raw, tensors: raw["text"].update(subword="foo"),
+    "an unknown tokenizer": lambda raw, tensors: raw["text"].update(tokenizer=5),
+    "a subword model that is a number": lambda raw, tensors: tensors.update({"subword.model": np.array(7)}),
     "int8 that is not": lambda raw, tensors: raw.update(int8=True),
     "a matrix too few": lambda raw, tensors: tensors.pop("output.weight"),
     "a matrix too small": lambda raw, tensors: tensors.update({"output.weight": tensors["output.weight"][:-1]}),
@@ -285,6 +297,21 @@ def test_a_translator_is_safe_to_share(compiled: Path) -> None:
     expected = translator.translate(lines)
     with ThreadPoolExecutor(8) as pool:
         assert all(result == expected for result in pool.map(lambda _: translator.translate(lines), range(16)))
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_len_b": -1}, {"max_len_a": float("nan")}, {"min_len": -1}, {"threads": 0}, {"threads": 10**5}]
+)
+def test_options_that_make_no_sense(compiled: Path, options: Dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"give one to|cannot be negative"):
+        Translator.load(str(compiled), **options)
+    with pytest.raises(ValueError, match="batches of 0"):
+        Translator.load(str(compiled)).translate(["w1"], batch_size=0)
+
+
+def test_padding_in_the_text_is_left_out(compiled: Path) -> None:
+    translator = Translator.load(str(compiled))
+    assert translator.encode("w1 <pad> w2") == translator.encode("w1 w2")
 
 
 def test_limits(compiled: Path) -> None:

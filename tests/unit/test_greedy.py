@@ -159,6 +159,7 @@ def test_who_asks_for_more_than_greedy_search_gets_fairseqs_generator(workspace:
     ):
         assert not is_greedy([model], generation(**options)), options
     assert not is_greedy([model], generation(), extra_gen_cls_kwargs={"lm_model": model})
+    assert not is_greedy([model], generation(), extra_gen_cls_kwargs={"eos": 5})
     assert is_greedy([model], generation(), extra_gen_cls_kwargs={"lm_model": None, "lm_weight": 1.0})
 
 

@@ -34,7 +34,7 @@ class Call {  // one batch on its way through the model
     for (int b = 0; b < batch; ++b) starts[b + 1] = starts[b] + request.lengths[b];
     encode(request.tokens, starts);
 
-    // Keys and values of the source, once; those of the target, as they come. Pages never written cost nothing.
+    // Keys and values of the source, once; those of the target, as they come.
     const int source = starts[batch], limit = *std::max_element(request.limits, request.limits + batch) + 1;
     std::vector<Aligned<float>> cross, cache;
     for (auto& layer : model_.decoder) {
@@ -151,7 +151,7 @@ class Call {  // one batch on its way through the model
     }
     const int wide = layer.fc1->rows;
     mul(*layer.fc1, in, dim, m, hidden_.data(), wide);
-    activate(hidden_.data(), m * wide);
+    for (int r = 0; r < m; ++r) activate(row(hidden_, r, wide), wide);
     mul(*layer.fc2, hidden_.data(), wide, m, answer_.data(), dim);
     for (int r = 0; r < m; ++r) {
       float* to = row(x, r, dim);
@@ -287,7 +287,7 @@ class Call {  // one batch on its way through the model
     int width = layer.maps[0].outputs();
     if (layer.actor == kRecurrent) return act_recurrent(layer, m, active, memory);
     for (size_t i = 1; i < layer.maps.size(); ++i) {  // the hidden layers of ff and ff2
-      map(maps_.data(), m * width, [](V v) { return sigmoid(v); });
+      for (int r = 0; r < m; ++r) map(row(maps_, r, width), width, [](V v) { return sigmoid(v); });
       std::swap(maps_, gates_);
       take(layer.maps[i], gates_.data(), width, m, maps_.data());
       width = layer.maps[i].outputs();

@@ -220,7 +220,8 @@ inline void product(const Matrix& w, const float* x, int ldx, int m, float* y, i
     rounded.values.resize(static_cast<size_t>(m) * pairs * 2);
     rounded.scales.resize(m);
     for (int r = 0; r < m; ++r)
-      rounded.scales[r] = quantize_row(x + static_cast<size_t>(r) * ldx, w.cols, &rounded.values[r * pairs * 2]);
+      rounded.scales[r] =
+          quantize_row(x + static_cast<size_t>(r) * ldx, w.cols, &rounded.values[static_cast<size_t>(r) * pairs * 2]);
   }
   auto rows = [&](auto count, int r, int p) __attribute__((always_inline)) {
     constexpr int M = decltype(count)::value;
@@ -262,7 +263,7 @@ inline void product(const Matrix& w, const float* x, int ldx, int m, float* y, i
     for (int p = 0; p < panels; ++p) panel(p);
     return;
   }
-#pragma omp parallel for schedule(static) num_threads(threads)
+#pragma omp parallel for schedule(static) num_threads(std::min(threads, panels))
   for (int p = 0; p < panels; ++p) panel(p);
 }
 
