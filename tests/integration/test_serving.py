@@ -168,7 +168,7 @@ BAD = {
     "translate {compiled} --threads 0": "0 threads: give one to 1024",
     "bench --data {data} --base none.pt": r"none\.pt",
     "bench --data {data} --base {transformer} --subset nothing": "there is no split 'nothing'",
-    "bench --data {data} --base {transformer} --turns 0": "--sentences, --turns",
+    "bench --data {data} --base {transformer} --turns 0": "--turns, --batch-size and --threads are at least 1",
     "bench --data {data} --base {transformer} --actor {transformer} --actor {transformer}": "the same name",
 }
 

@@ -10,9 +10,13 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import read_base
+from fairseq_tg.recipe.ablation import BEAMS, OBJECTIVES, cells
+from fairseq_tg.recipe.run import Recipe
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import Training, architecture_flags, count_updates
 from tests.conftest import BASES, USER_DIR, Workspace
+
+KINDS = ("actor", "beam", "composition", "objective")
 
 
 def do(stage: Stage, text: str = "output") -> None:
@@ -71,3 +75,19 @@ def test_updates_are_about_those_of_the_epochs(workspace: Workspace) -> None:
     assert four == 4 * one and 3 <= one <= 15
     with pytest.raises(UserError, match="has no binarized train split"):
         count_updates(Path(workspace.data).parent, Training())
+
+
+def test_the_cells_of_the_papers_ablations() -> None:
+    recipe = Recipe("data", "base.pt", "out")
+    names = {kind: [cell.name for cell in cells(kind, recipe, (64, 128), BEAMS)] for kind in KINDS}
+    assert names == {
+        "actor": ["gate", "linear", "ff 64", "ff 128", "ff2 64", "ff2 128", "rnn 64", "rnn 128", "cont."],
+        "beam": ["k=1", "k=5", "k=10", "k=20", "k=35", "k=50"],
+        "composition": ["para", "full", "thd", "top1", "comb"],
+        "objective": ["sbleu", "meteor", "ter"],
+    }
+    assert [cell.corpus for cell in cells("beam", recipe, (), (1, 5))] == [{"beam": 1}, {"beam": 5}]
+    assert [cell.corpus for cell in cells("objective", recipe, (), ())] == [{"objective": n} for n in OBJECTIVES]
+    assert cells("actor", recipe, (64,), ())[2].training == Training(actor="ff", actor_hidden=64)
+    with pytest.raises(UserError, match="no ablation 'colour'"):
+        cells("colour", recipe, (), ())
