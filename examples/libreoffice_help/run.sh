@@ -7,5 +7,5 @@ source=${1:?usage: run.sh SOURCE TARGET [WORK], as in: run.sh de en} target=${2:
 work=${3:-work-libreoffice-$source-$target}
 echo "== 1. fetch"; bash "$here/1_fetch.sh" "$work" "$source" "$target"
 echo "== 2. prepare"; bash "$here/2_prepare.sh" "$work" "$source" "$target"
-echo "== 3. base"; bash "$here/3_base.sh" "$work"
+echo "== 3. base"; bash "$here/../steps/train_small_transformer.sh" "$work"
 echo "== 4. actor"; bash "$here/4_actor.sh" "$work"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# 2. Train a small Transformer; started again, it goes on where it was.
-#    2_base.sh WORK
+# Train a small Transformer, of 128/512 dimensions and 3 layers; started again, it goes on where it was.
+#   train_small_transformer.sh WORK
 set -euo pipefail
 work=$1
 fairseq-train "$work/data-bin" --user-dir "$(python -m fairseq_tg)" --arch transformer_iwslt_de_en \
