@@ -144,7 +144,8 @@ def _run(args: argparse.Namespace) -> None:
 def _ablate(args: argparse.Namespace) -> None:
     from fairseq_tg.recipe.ablation import ablate
 
-    print(ablate(args.kind, _recipe(args), tuple(args.hidden), tuple(args.beams))[1], end="")
+    _, table = ablate(args.kind, _recipe(args), tuple(args.hidden), tuple(args.beams), tuple(args.only))
+    print(table, end="")
     print(f"{args.out}/ablation-{args.kind}.png")
 
 
@@ -183,6 +184,7 @@ def _add_run_command(commands: argparse._SubParsersAction) -> None:
     ablation.add_argument("--out", required=True, help="directory; the same as for `run` shares its corpus")
     ablation.add_argument("--hidden", type=int, nargs="*", default=[0], help="hidden sizes (default: the state's own)")
     ablation.add_argument("--beams", type=int, nargs="*", default=[1, 5, 10, 20, 35, 50], help="(default: the paper's)")
+    ablation.add_argument("--only", nargs="*", default=[], metavar="NAME", help="some of its rows, as gate or k=10")
     _add_recipe_options(ablation, subset="valid")
     ablation.set_defaults(run=_ablate)
 

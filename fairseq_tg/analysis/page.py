@@ -23,16 +23,14 @@ img { max-width: 100%; }
 
 
 def render(report: Report, figures: Dict[str, bytes]) -> str:
-    from fairseq_tg.analysis.report import likelihood_table, quality_table
+    from fairseq_tg.analysis.report import likelihood_table, quality_table, share_lines
 
     body: List[str] = ["<h1>Trainable greedy decoding: report</h1>"]
     body.append(
         f"<p>{escape(report.options.subset)}: {report.sentences:,} sentences; base "
         f"<code>{report.base_fingerprint[:16]}</code></p>"
     )
-    for name, share in report.shares.items():
-        if share is not None:
-            body.append(f"<p><b>{escape(name)} recovers {share:.0%} of what beam 4 gains over greedy</b>, in BLEU.</p>")
+    body += [f"<p><b>{escape(line)}</b></p>" for line in share_lines(report)]
     body += ["<h2>Quality and speed</h2>", _table(*quality_table(report))]
     body.append(
         '<p class="note">tok/s: sentence by sentence; greedy and tg on the fast path, beam search and "fairseq greedy" '

@@ -187,9 +187,7 @@ def tables(report: Report) -> str:
         lines.append(
             "* and **: BLEU differs from greedy's, and from beam 4's, at p < 0.05 (paired bootstrap, 1000 samples)"
         )
-        for name, share in report.shares.items():
-            if share is not None:
-                lines.append(f"{name} recovers {share:.2f} of the BLEU that beam 4 gains over greedy")
+        lines += share_lines(report)
     lines += [
         "tok/s: sentence by sentence; greedy and tg on the fast path, beam search and fairseq greedy by fairseq",
         "",
@@ -217,6 +215,25 @@ def quality_table(report: Report) -> Tuple[List[str], List[List[str]]]:
         cells += ["", ""] if speed is None else [f"{speed.median:,.0f}", f"{speed.low:,.0f}-{speed.high:,.0f}"]
         rows.append(cells)
     return header, rows
+
+
+def share_lines(report: Report) -> List[str]:
+    """What of the beam's gain each actor recovers, and whether that gain is one to take shares of."""
+    if report.scores is None:
+        return []
+    bleu = {name: values["BLEU"] for name, values in report.scores.values.items()}
+    gain = bleu["beam 4"] - bleu["greedy"]
+    lines = [
+        f"{name} recovers {share:.2f} of the {gain:.2f} BLEU that beam 4 gains over greedy"
+        for name, share in report.shares.items()
+        if share is not None
+    ]
+    p = report.scores.p_values.get("greedy", {}).get("beam 4", {}).get("BLEU")
+    if report.shares and gain <= 0:
+        lines.append("beam 4 gains nothing over greedy: there is nothing to take a share of")
+    elif report.shares and p is not None and p >= 0.05:
+        lines.append(f"(beam 4's gain may be chance, p = {p:.2f}: a share of it means little)")
+    return lines
 
 
 def _stars(report: Report, name: str) -> str:

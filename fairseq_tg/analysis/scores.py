@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from sacrebleu.metrics import BLEU, CHRF, TER
 from sacrebleu.significance import PairedTest
@@ -23,13 +23,31 @@ class Scores:
     signatures: Dict[str, str]
 
 
+class OnceTER(TER):
+    """TER whose statistics of the same translations are taken once: they are most of a report's scoring time."""
+
+    def __init__(self, references: List[str]) -> None:
+        super().__init__(references=[references])
+        self._known: Dict[Tuple[str, ...], Any] = {}
+
+    def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> Any:
+        key = tuple(hypotheses)
+        if key not in self._known:
+            self._known[key] = super()._extract_corpus_statistics(hypotheses, references)
+        return self._known[key]
+
+
 def score_systems(outputs: Mapping[str, Sequence[str]], references: List[str], baselines: Sequence[str]) -> Scores:
     """Score outputs (by system) against references; paired bootstrap resampling against each baseline."""
-    metrics: Dict[str, Any] = {"BLEU": BLEU(), "chrF": CHRF(), "TER": TER()}
+    metrics: Dict[str, Any] = {
+        "BLEU": BLEU(references=[references]),
+        "chrF": CHRF(references=[references]),
+        "TER": OnceTER(references),
+    }
     values: Dict[str, Dict[str, float]] = {name: {} for name in outputs}
     for metric_name, metric in metrics.items():
         for name, output in outputs.items():
-            values[name][metric_name] = metric.corpus_score(list(output), [references]).score
+            values[name][metric_name] = metric.corpus_score(list(output), None).score
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     try:
         meteor = get_objective("meteor")
@@ -40,23 +58,18 @@ def score_systems(outputs: Mapping[str, Sequence[str]], references: List[str], b
             total = sum(meteor.score(hypothesis, reference) for hypothesis, reference in zip(output, references))
             values[name]["METEOR"] = 100 * total / len(references)
         signatures["METEOR"] = f"{meteor.signature}, mean of sentences"
-    p_values = {baseline: _paired(outputs, references, baseline) for baseline in baselines}
+    p_values = {baseline: _paired(outputs, metrics, baseline) for baseline in baselines}
     return Scores(values, p_values, signatures)
 
 
 def _paired(
-    outputs: Mapping[str, Sequence[str]], references: List[str], baseline: str
+    outputs: Mapping[str, Sequence[str]], metrics: Mapping[str, Any], baseline: str
 ) -> Dict[str, Dict[str, Optional[float]]]:
-    """p-values of BLEU, chrF and TER against a baseline; none for a set too small to sample from."""
+    """p-values by all metrics against a baseline; none for a set too small to sample from."""
     others = [name for name in outputs if name != baseline]
-    if len(references) < 2 or not others:
+    if len(outputs[baseline]) < 2 or not others:
         return {}
     named: List[Any] = [(name, list(outputs[name])) for name in [baseline, *others]]
-    metrics = {
-        "BLEU": BLEU(references=[references]),
-        "chrF": CHRF(references=[references]),
-        "TER": TER(references=[references]),
-    }
     test = PairedTest(named, metrics, references=None, test_type="bs", n_samples=SAMPLES)
     results: Any = test()[1]
     found = dict(zip(metrics, list(results.values())[1:]))  # after the systems' names; some have names of their own

@@ -61,16 +61,28 @@ def cells(kind: str, recipe: Recipe, hidden: Tuple[int, ...], beams: Tuple[int, 
 
 
 def ablate(
-    kind: str, recipe: Recipe, hidden: Tuple[int, ...] = (0,), beams: Tuple[int, ...] = BEAMS
+    kind: str,
+    recipe: Recipe,
+    hidden: Tuple[int, ...] = (0,),
+    beams: Tuple[int, ...] = BEAMS,
+    only: Tuple[str, ...] = (),
 ) -> Tuple[Scores, str]:
-    """Do what is not done of an ablation; gives the scores and a table, which are also written to the directory."""
+    """Do what is not done of an ablation; gives the scores and a table, which are also written to the directory.
+
+    Args:
+        only: names of cells, to do no others.
+    """
+    planned = cells(kind, recipe, hidden, beams)
+    unknown = set(only) - {cell.name for cell in planned}
+    if unknown:
+        raise UserError(f"--only {min(unknown)}: there are {', '.join(cell.name for cell in planned)}")
+    planned = [cell for cell in planned if not only or cell.name in only]
     base, _ = read_base(recipe.base)
     out = Path(recipe.out)
     _, task = load_model(recipe.base, recipe.data)
     subset = read_subset(task, recipe.subset)
     if subset.references is None:
         raise UserError(f"the split '{recipe.subset}' has no references to score by: give --subset another")
-    planned = cells(kind, recipe, hidden, beams)
     pseudo = out / "pseudo-bin"
     manifest = build_corpus(recipe, base, pseudo)
     updates = count_updates(pseudo, recipe.training)
