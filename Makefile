@@ -2,6 +2,8 @@
 #   make demo    the main job          make test   the tests
 #   make lint    the linters           make setup  the virtual environment alone
 #   make bench   the benchmarks
+#   make test-compat   the tests with fairseq 0.12.2, Python 3.10 and torch 2.2 (several gigabytes are fetched)
+#   make test-faults   the long tests of kills, full disks and damage
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,8 +11,10 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 LOCK := requirements/py$(VERSION)
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 SETUP := $(VENV)/.complete
+#: of the older generation; pyenv's, if there is no other
+PYTHON310 ?= $(shell command -v python3.10 || ls $$HOME/.pyenv/versions/3.10*/bin/python3.10 2> /dev/null | head -n 1)
 
-.PHONY: setup test lint demo bench clean
+.PHONY: setup test test-compat test-faults lint demo bench clean
 
 setup: $(SETUP)
 
@@ -29,6 +33,13 @@ requirements/py%.txt:
 test: $(SETUP)
 	$(VENV)/bin/python -m pytest -n 2
 
+test-compat:
+	@[ -n "$(PYTHON310)" ] || { echo "no Python 3.10 found: make test-compat PYTHON310=/path/to/python3.10" >&2; exit 1; }
+	$(MAKE) PYTHON=$(PYTHON310) VENV=.venv-py3.10 test
+
+test-faults: $(SETUP)
+	$(VENV)/bin/python -m pytest -n 2 -m faults tests/faults
+
 lint: $(SETUP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -42,4 +53,4 @@ bench: $(SETUP)
 	$(VENV)/bin/python benchmarks/training_cost.py
 
 clean:
-	rm -rf $(VENV) work-demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-py3.10 work-demo .pytest_cache .mypy_cache .ruff_cache

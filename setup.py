@@ -42,7 +42,7 @@ setup(
         # fairseq 0.12.2 does not import from Python 3.11 on; fairseq-fixed is the same code for those.
         'fairseq==0.12.2; python_version < "3.11"',
         'fairseq-fixed==0.12.3.1; python_version >= "3.11"',
-        "torch>=2.6",  # the first whose torch.load reads data only, unless told otherwise
+        "torch>=2.2",
         "numpy",
         "hydra-core",
         "omegaconf",

@@ -1,7 +1,8 @@
 """Safe reading of fairseq checkpoints, and fingerprints of what is in them.
 
-A checkpoint is data: it is unpickled with torch's ``weights_only`` and the allow-list below, and a file that asks for
-anything else is refused by name. Importing this module makes fairseq's own loader do the same, for every command.
+A checkpoint is data: it is unpickled with torch's ``weights_only`` and the allow-list below (before torch 2.6, with
+an unpickler that knows nothing else), and a file that asks for anything else is refused by name. Importing this module
+makes fairseq's own loader do the same, for every command.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ import hashlib
 import os
 import pickle
 import re
+import shutil
+import zipfile
 from argparse import Namespace
 from typing import Any, Callable, Dict, List, Mapping, Tuple, Union, cast
 
 import numpy as np
 import torch
 from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 from torch import Tensor
 
+from fairseq_tg.data_only import allow, data_only
 from fairseq_tg.errors import UserError
+from fairseq_tg.files import replacing
 
 #: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
 ALLOWED_GLOBALS: List[Any] = [
@@ -56,7 +62,9 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
     if not os.path.isfile(path):
         raise UserError(f"no checkpoint at '{path}': give the path of a fairseq checkpoint (.pt)")
     try:
-        state = _fairseq_load_checkpoint_to_cpu(path, *args, **kwargs)
+        _check_records(path)
+        with data_only():
+            state = _fairseq_load_checkpoint_to_cpu(path, *args, **kwargs)
     except pickle.UnpicklingError as error:
         asked = re.search(r"(?:GLOBAL|function|class) ([\w.]+)", str(error))
         if asked is None:
@@ -65,12 +73,39 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
             f"'{path}' is refused: its pickle asks for {asked.group(1)}, which no translation checkpoint needs; "
             "do not load this file unless you made it, and then save it again with plain values only"
         ) from None
-    except (OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        EOFError,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        zipfile.BadZipFile,
+    ) as error:
         raise _not_a_checkpoint(path, error) from None
     if not isinstance(state.get("model"), dict) or not state.get("cfg"):
         raise _not_a_checkpoint(path, KeyError("it has no model weights or no configuration"))
     refuse_code(state["cfg"].get("model"), path)
     return state
+
+
+def _check_records(path: str) -> None:
+    """Compare every record of a checkpoint with its checksum, which torch leaves unread.
+
+    Records are as large as they are in the file: what torch.save does not write, and what would grow when it is read,
+    is refused. (Checkpoints of before torch 1.6 are no archives, and have no checksums.)
+    """
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        records = archive.infolist()
+        packed = [record.filename for record in records if record.compress_type != zipfile.ZIP_STORED]
+        if packed or sum(record.file_size for record in records) > os.path.getsize(path):
+            raise ValueError(f"its record {packed[0] if packed else records[0].filename} is larger than the file")
+        damaged = archive.testzip()
+    if damaged is not None:
+        raise ValueError(f"its record {damaged} has not the checksum it was written with")
 
 
 def refuse_code(options: Union[Namespace, DictConfig, Dict[str, Any], None], path: str) -> None:
@@ -140,9 +175,32 @@ def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
     return load
 
 
-if not hasattr(torch.serialization, "safe_globals"):
-    raise UserError(f"torch {torch.__version__} cannot load checkpoints safely: fairseq_tg needs torch 2.6 or newer")
-torch.serialization.add_safe_globals(ALLOWED_GLOBALS)
+def _save_whole(state: Any, filename: str, async_write: bool = False) -> None:
+    """fairseq's ``torch_persistent_save``, which ends in one line when there is no room, and leaves nothing behind."""
+    if async_write or PathManager.path_requires_pathmanager(filename):
+        _fairseq_save(state, filename, async_write)
+        return
+    try:
+        with replacing(filename) as temporary:
+            torch.save(state, temporary)
+    except RuntimeError as error:  # what torch makes of a write that fails
+        reason = (str(error).splitlines() or [""])[0][:160]
+        raise UserError(f"cannot write '{filename}' ({reason}): make room, and run the same command again") from None
+
+
+def _copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
+    """fairseq's copy of a checkpoint to its other names, whole or not at all, whenever the process is killed."""
+    if PathManager.path_requires_pathmanager(target):
+        return _fairseq_copy(source, target, overwrite)
+    with replacing(target) as temporary:
+        shutil.copyfile(source, temporary)
+    return True
+
+
+allow(ALLOWED_GLOBALS)
+_fairseq_save, _fairseq_copy = checkpoint_utils.torch_persistent_save, PathManager.copy
+checkpoint_utils.torch_persistent_save = _save_whole
+PathManager.copy = staticmethod(_copy_whole)
 _fairseq_load_checkpoint_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
 checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
 checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_model_ensemble_and_task)

@@ -1,10 +1,12 @@
-"""Writing files so that they are whole or not there."""
+"""Writing files so that they are whole or not there, and keeping others from writing them."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 from contextlib import contextmanager
-from typing import Iterator
+from pathlib import Path
+from typing import Iterator, Optional
 
 from fairseq_tg.errors import UserError
 
@@ -37,3 +39,17 @@ def sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def take_lock(path: Path) -> Optional[int]:
+    """A descriptor that holds the lock `path`, or None if another process holds it.
+
+    The lock ends with the process, however that ends; closing the descriptor ends it before.
+    """
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor

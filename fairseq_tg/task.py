@@ -9,9 +9,11 @@ from fairseq.data.iterators import EpochBatchIterator
 from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_tg.actor_files import build_from_actor_file
+from fairseq_tg.corpus.directory import check_training_split
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.decoding.corpus_run import CorpusRun
 from fairseq_tg.decoding.engines import ENGINES
@@ -76,6 +78,12 @@ class TGTranslationTask(TranslationTask):
     def _command(self) -> DictConfig:
         """All options of the command, of which a task is given its own."""
         return self.cfg._get_root()
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        if split == (OmegaConf.select(self._command, "dataset.train_subset") or "train") and not self.cfg.kbest_dir:
+            paths = split_paths(self.cfg.data)
+            check_training_split(paths[(epoch - 1) % len(paths)])
+        super().load_dataset(split, epoch, combine, **kwargs)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> EpochBatchIterator:
         # With a multiple (8 by default), fairseq drops the last batch of a data set that is no multiple of it: up to 7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -12,11 +11,12 @@ from typing import Any, Dict, Optional, Sequence
 
 from fairseq_tg.corpus.blocks import BlockStore
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import replacing
+from fairseq_tg.files import replacing, take_lock
 
 MANIFEST = "manifest.json"
 KBEST = "kbest.jsonl.gz"
-FORMAT = 1
+FORMAT = 2  # the first had no digest of the manifest itself
+READ_FORMATS = (1, FORMAT)
 
 
 class CorpusDirectory:
@@ -39,8 +39,14 @@ class CorpusDirectory:
             return None
         try:
             manifest = json.loads(path.read_text())
-            if manifest["format"] != FORMAT:
-                raise UserError(f"'{path}' has format {manifest['format']}, this version reads {FORMAT}")
+            if manifest["format"] not in READ_FORMATS:
+                raise UserError(
+                    f"'{path}' has format {manifest['format']!r:.20}, this version reads {READ_FORMATS}: "
+                    "use the fairseq_tg that wrote it"
+                )
+            digest = manifest.pop("sha256", None)
+            if (digest is not None or manifest["format"] > 1) and digest != _digest(manifest):
+                raise ValueError("it has not the hash it was written with")
             if not isinstance(manifest["recipe"], dict) or manifest["status"] not in ("building", "complete"):
                 raise ValueError("no recipe or no status")
             return manifest
@@ -78,7 +84,8 @@ class CorpusDirectory:
         self.write_manifest({**origin, "recipe": recipe}, status="building")
 
     def write_manifest(self, manifest: Dict[str, Any], status: str) -> None:
-        text = json.dumps({**manifest, "format": FORMAT, "status": status}, indent=1, ensure_ascii=False)
+        manifest = json.loads(json.dumps({**manifest, "format": FORMAT, "status": status}))
+        text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1, ensure_ascii=False)
         with replacing(str(self.path / MANIFEST)) as temporary:
             Path(temporary).write_text(text + "\n")
 
@@ -86,27 +93,27 @@ class CorpusDirectory:
         """Keep other processes from building the same shard here. The lock ends with the process, however that ends."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / f".lock-{shard}-of-{shards}", os.O_CREAT | os.O_RDWR)
+            self._lock = take_lock(self.path / f".lock-{shard}-of-{shards}")
         except OSError as error:
             raise UserError(f"cannot write to '{self.path}': {error.strerror}; give another --kbest-dir") from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if self._lock is None:
             raise UserError(
                 f"another process is building shard {shard}/{shards} in '{self.path}': wait for it, or give another "
                 "--kbest-dir"
-            ) from None
+            )
 
     def unlock(self) -> None:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
-    def check_files(self) -> None:
-        """Compare the files of a complete corpus with their hashes."""
+    def check_files(self, beginning: str = "") -> None:
+        """Compare the files of a complete corpus (those whose names have this beginning) with their hashes."""
         manifest = self.manifest
         assert manifest is not None
         for name, expected in manifest["files"].items():
+            if not name.startswith(beginning):
+                continue
             path = self.path / os.path.basename(name)  # never outside of the directory
             if not path.is_file() or hash_file(path) != expected:
                 raise UserError(f"'{path}' is missing or damaged: build the corpus anew, in another directory")
@@ -117,6 +124,21 @@ class CorpusDirectory:
         for pattern in (".lock-*", "*.tmp", "*.tmp[0-9]*"):  # also of processes that were killed
             for path in self.path.glob(pattern):
                 path.unlink()
+
+
+def check_training_split(data: str) -> None:
+    """Refuse to train on a corpus of ours that is not finished, or not what it was when it was."""
+    path = Path(data) / MANIFEST
+    if not path.is_file() or '"recipe"' not in path.read_text(errors="replace"):
+        return  # any other data directory
+    corpus = CorpusDirectory(data)
+    if not corpus.complete:
+        raise UserError(f"the corpus in '{data}' is not complete: see fairseq-tg corpus status {data}")
+    corpus.check_files("train.")
+
+
+def _digest(manifest: Dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _is_ours(path: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any, Dict, Iterator, Sequence
 
 from fairseq_tg.corpus.directory import describe_difference, hash_file
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import replacing
+from fairseq_tg.files import replacing, take_lock
 
 STAMP = "stage.json"
+LOCK = ".lock"
 
 
 class Stage:
@@ -55,6 +57,15 @@ class Stage:
     def doing(self, outputs: Sequence[str]) -> Iterator[None]:
         """Do the stage: it is stamped when it ends well and all outputs are there."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(self.directory / LOCK)
+        if lock is None:
+            raise UserError(f"another process is at work in '{self.directory}': wait for it, or give another --out")
+        try:
+            yield from self._do(outputs)
+        finally:
+            os.close(lock)
+
+    def _do(self, outputs: Sequence[str]) -> Iterator[None]:
         begun = time.time()
         yield
         missing = [name for name in outputs if not (self.directory / name).is_file()]

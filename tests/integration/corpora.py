@@ -53,6 +53,11 @@ def files(path: Any) -> Dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(Path(path).iterdir()) if p.is_file()}
 
 
+def without_command(manifest: bytes) -> bytes:
+    """A manifest without the command, which names the program and the directory, and without its hash."""
+    return json.dumps({k: v for k, v in json.loads(manifest).items() if k not in ("command", "sha256")}).encode()
+
+
 def exit_code(function: Any, *args: Any) -> int:
     """Run a function in a process of its own, as one that holds a lock ends."""
     process = FORK.Process(target=function, args=args)

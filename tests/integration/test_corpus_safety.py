@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.corpus.launch import ShardJob, build_on_slurm
 from fairseq_tg.errors import UserError
 from tests.conftest import hypotheses, run_process, run_tg
-from tests.integration.corpora import BASE, FORK, build, exit_code, files, flags, lists, pairs
+from tests.integration.corpora import BASE, FORK, build, exit_code, files, flags, lists, pairs, without_command
 
 
 def test_the_same_command_again_finds_it_complete(workspace, data, whole):
@@ -42,10 +41,7 @@ def test_shards_merged_are_one_build(workspace, data, whole, tmp_path, shards):
     run_tg("corpus", "merge", *directories, "--out", tmp_path / "out")
     ours, theirs = files(tmp_path / "out"), files(whole)
     for content in (ours, theirs):
-        manifest = json.loads(content.pop("manifest.json"))
-        content["rest"] = json.dumps(
-            {k: v for k, v in manifest.items() if k != "command"}
-        ).encode()  # it names the directory
+        content["manifest.json"] = without_command(content["manifest.json"])
     assert ours == theirs
 
 
@@ -102,9 +98,7 @@ def test_killed_at_any_instant_it_ends_as_if_it_had_not_been(workspace, data, tm
     build(workspace, data, tmp_path / "undisturbed", *options)
     ours, theirs = files(out), files(tmp_path / "undisturbed")
     for content in (ours, theirs):
-        manifest = json.loads(content["manifest.json"])
-        manifest.pop("command")  # names the program and the directory
-        content["manifest.json"] = json.dumps(manifest).encode()
+        content["manifest.json"] = without_command(content["manifest.json"])
     assert ours == theirs
     assert not list(out.glob("*.tmp*")) and not (out / "blocks").exists()
 

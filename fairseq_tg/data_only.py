@@ -1,0 +1,86 @@
+"""torch.load as a reader of data, with every torch from 2.2 on.
+
+From torch 2.6 on that is what it is: ``weights_only`` is its default, and takes a list of further classes. Older ones
+unpickle anything unless asked not to, and cannot be given a list; for them there is an unpickler of our own.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import pickle
+from types import ModuleType
+from typing import Any, Callable, Dict, Iterator, List
+
+import torch
+
+#: Whether torch.load reads data only by itself, and can be told of more
+TORCH_READS_DATA_ONLY = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """What pickles of bytes call `_codecs.encode` for."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes in {encoding}, not in latin1")
+    return text.encode("latin1")
+
+
+_known: Dict[str, Any] = {
+    "collections.OrderedDict": collections.OrderedDict,
+    "builtins.set": set,
+    "__builtin__.set": set,
+    "_codecs.encode": _latin1,
+    "torch.Size": torch.Size,
+    "torch.device": torch.device,
+    **{f"torch._utils.{name}": getattr(torch._utils, name) for name in ("_rebuild_tensor_v2", "_rebuild_parameter")},
+    **{str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)},
+}
+
+
+class DataUnpickler(pickle.Unpickler):
+    """Knows the classes that tensors and plain containers are made of, those that were allowed, and no others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _known[f"{module}.{name}"]
+        except KeyError:
+            raise pickle.UnpicklingError(f"GLOBAL {module}.{name} is not allowed") from None
+
+
+def _as_pickle_module() -> ModuleType:
+    """What torch.load takes for the pickle module."""
+    module = ModuleType("fairseq_tg_data_only")
+    vars(module).update(
+        Unpickler=DataUnpickler,
+        UnpicklingError=pickle.UnpicklingError,
+        load=lambda file, **options: DataUnpickler(file, **options).load(),
+    )
+    return module
+
+
+def allow(classes: List[Any]) -> None:
+    """Let checkpoints have these, beside tensors and plain containers: classes, or pairs of one and its full name."""
+    if TORCH_READS_DATA_ONLY:
+        torch.serialization.add_safe_globals(classes)
+        return
+    for item in classes:
+        value, name = item if isinstance(item, tuple) else (item, f"{item.__module__}.{item.__qualname__}")
+        _known[name] = value
+
+
+@contextlib.contextmanager
+def data_only() -> Iterator[None]:
+    """While this lasts, torch.load reads data only, whatever its version."""
+    if TORCH_READS_DATA_ONLY:
+        yield
+        return
+    load: Callable[..., Any] = torch.load
+
+    def safe_load(*args: Any, **kwargs: Any) -> Any:
+        return load(*args, **{**kwargs, "pickle_module": _as_pickle_module()})
+
+    torch.load = safe_load
+    try:
+        yield
+    finally:
+        torch.load = load
