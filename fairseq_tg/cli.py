@@ -9,7 +9,7 @@ import sys
 import warnings
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from fairseq_tg import __version__
 from fairseq_tg.errors import UserError
@@ -60,10 +60,28 @@ def _build(args: argparse.Namespace) -> None:
     if not args.slurm:
         manifest = build_locally(args.flags, directory, args.shards)
     else:
-        parameters = dict(item.partition("=")[::2] for item in args.slurm_option)
-        parameters = {f"slurm_{name}": int(value) if value.isdigit() else value for name, value in parameters.items()}
-        manifest = build_on_slurm(args.flags, directory, args.shards, args.threads, parameters)
+        manifest = build_on_slurm(args.flags, directory, args.shards, args.threads, _slurm_parameters(args))
     print(describe(Path(directory), manifest))
+
+
+def _train(args: argparse.Namespace) -> None:
+    from fairseq_tg.ranks import train_locally, train_on_slurm
+
+    directory = _value_of("--save-dir", args.flags)
+    if args.threads < 1:
+        raise UserError(f"--threads {args.threads}: give at least 1")
+    if args.slurm:
+        train_on_slurm(args.flags, args.ranks, args.threads, f"{directory}.logs", _slurm_parameters(args))
+    else:
+        train_locally(args.flags, args.ranks, args.threads)
+
+
+def _slurm_parameters(args: argparse.Namespace) -> Dict[str, Any]:
+    for item in args.slurm_option:
+        if not item.partition("=")[2]:
+            raise UserError(f"--slurm-option {item}: give NAME=VALUE, as in partition=long")
+    pairs = [item.partition("=") for item in args.slurm_option]
+    return {f"slurm_{name}": int(value) if value.isdigit() else value for name, _, value in pairs}
 
 
 def _value_of(flag: str, flags: List[str]) -> str:
@@ -71,7 +89,7 @@ def _value_of(flag: str, flags: List[str]) -> str:
         name, equals, value = word.partition("=")
         if name == flag:
             return value if equals else following
-    raise UserError(f"no {flag}: give it with the other flags of fairseq-generate")
+    raise UserError(f"no {flag}: give it with the other flags, behind --")
 
 
 def _compile(args: argparse.Namespace) -> None:
@@ -271,17 +289,36 @@ def _add_corpus_commands(corpus: argparse.ArgumentParser) -> None:
         description="Runs fairseq-generate for every shard, waits, and merges. Started again, it goes on where it was.",
     )
     build.add_argument("--shards", type=int, required=True, help="number of processes or jobs")
-    build.add_argument("--slurm", action="store_true", help="submit jobs instead of running processes here")
-    build.add_argument("--threads", type=int, default=8, help="CPUs of a job (with --slurm)")
-    build.add_argument(
+    _add_slurm_options(build)
+    build.add_argument("flags", nargs="+", metavar="FLAGS", help="of fairseq-generate, behind --")
+    build.set_defaults(run=_build)
+
+
+def _add_slurm_options(parser: argparse.ArgumentParser, threads: int = 8) -> None:
+    parser.add_argument("--slurm", action="store_true", help="submit to a Slurm cluster instead of running here")
+    parser.add_argument("--threads", type=int, default=threads, help=f"CPUs of a process (default: {threads})")
+    parser.add_argument(
         "--slurm-option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
         help="passed on to submitit, as in partition=long or time=1440; may be given several times",
     )
-    build.add_argument("flags", nargs="+", metavar="FLAGS", help="of fairseq-generate, behind --")
-    build.set_defaults(run=_build)
+
+
+def _add_train_command(commands: argparse._SubParsersAction) -> None:
+    train = commands.add_parser(
+        "train",
+        help="fairseq-train on several CPU ranks, here or on a Slurm cluster",
+        usage="fairseq-tg train --ranks N [--slurm ...] -- DATA --arch tg_transformer --save-dir OUT ...",
+        description="Starts fairseq-train for every rank and fails if one does. Started again, it goes on from the "
+        "last checkpoint. N ranks take N batches for an update: as one rank with --update-freq N. (With GPUs, "
+        "fairseq-train starts its own ranks.)",
+    )
+    train.add_argument("--ranks", type=int, required=True, help="number of processes")
+    _add_slurm_options(train, threads=1)
+    train.add_argument("flags", nargs="+", metavar="FLAGS", help="of fairseq-train, behind --")
+    train.set_defaults(run=_train)
 
 
 def get_parser() -> argparse.ArgumentParser:
@@ -305,6 +342,7 @@ def get_parser() -> argparse.ArgumentParser:
     import_.add_argument("checkpoint", help="the tg checkpoint to write")
     import_.set_defaults(run=_import)
     _add_corpus_commands(commands.add_parser("corpus", help="build oracle k-best corpora, look at them, merge them"))
+    _add_train_command(commands)
     _add_compiled_commands(commands)
     _add_bench_command(commands)
     _add_report_command(commands)

@@ -12,13 +12,14 @@ from typing import Any, Dict, List
 
 from tqdm import tqdm
 
+from fairseq_tg.cluster import Requeued, executor, wait_for
 from fairseq_tg.corpus.assemble import merge
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
 
 
 @dataclass
-class ShardJob:
+class ShardJob(Requeued):
     """One shard, as a process; called again after it was preempted, it goes on where it was."""
 
     flags: List[str]  # of fairseq-generate
@@ -37,12 +38,6 @@ class ShardJob:
 
     def __call__(self) -> None:
         subprocess.run(self.command(), env=self.environment(), check=True)
-
-    def checkpoint(self) -> Any:
-        """What submitit asks for when Slurm is about to take the machine away: the same job, queued again."""
-        import submitit
-
-        return submitit.helpers.DelayedSubmission(self)
 
 
 def build_locally(flags: List[str], directory: str, shards: int) -> Dict[str, Any]:
@@ -77,20 +72,11 @@ def build_on_slurm(
     flags: List[str], directory: str, shards: int, threads: int, parameters: Dict[str, Any], cluster: str = "slurm"
 ) -> Dict[str, Any]:
     """Submit a job array, wait for it, and merge. Jobs that are preempted or time out are queued again, and go on."""
-    try:
-        import submitit
-    except ImportError:
-        raise UserError("--slurm needs submitit: pip install 'fairseq_tg[cluster]'") from None
-    executor = submitit.AutoExecutor(folder=f"{directory}.logs", cluster=cluster, slurm_max_num_timeout=100)
-    executor.update_parameters(name="fairseq-tg-corpus", cpus_per_task=threads, **parameters)
-    with executor.batch():
-        jobs = [executor.submit(ShardJob(flags, shard, shards, threads)) for shard in range(shards)]
-    for job in jobs:
-        try:
-            job.result()
-        except Exception as error:
-            last = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-            raise UserError(f"job {job.job_id} failed: {last} (see '{directory}.logs'); run this again") from None
+    logs = f"{directory}.logs"
+    jobs_here = executor(logs, "fairseq-tg-corpus", threads, parameters, cluster)
+    with jobs_here.batch():
+        jobs = [jobs_here.submit(ShardJob(flags, shard, shards, threads)) for shard in range(shards)]
+    wait_for(jobs, logs)
     return _complete(directory)
 
 

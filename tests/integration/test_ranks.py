@@ -1,0 +1,100 @@
+"""Training on several ranks, as processes and as tasks of a cluster's job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+import torch
+
+from fairseq_tg.checkpoints import load_checkpoint, split_tensors
+from fairseq_tg.errors import UserError
+from fairseq_tg.ranks import train_on_slurm
+from tests.conftest import Workspace, run_process, run_tg
+
+BASE = "transformer"
+
+
+def actors(directory: Path) -> Dict[str, torch.Tensor]:
+    return split_tensors(load_checkpoint(str(directory / "checkpoint_last.pt"))["model"])[1]
+
+
+def flags(workspace: Workspace, out: Path, *more: Any) -> List[Any]:
+    return workspace.train_flags(BASE, "--save-dir", out, "--max-epoch", "2", "--no-epoch-checkpoints", *more)
+
+
+@pytest.fixture(scope="module")
+def alone(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Dict[str, torch.Tensor]:
+    """The actors of one rank that takes two batches for an update."""
+    out = tmp_path_factory.mktemp("alone")
+    workspace.train(BASE, out, *flags(workspace, out, "--update-freq", "2")[1:])
+    return actors(out)
+
+
+def assert_close(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-5)
+
+
+def test_two_ranks_train_what_one_trains_with_their_batches(workspace, alone, tmp_path):
+    done = run_process("fairseq-tg", "train", "--ranks", "2", "--", *flags(workspace, tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert_close(actors(tmp_path), alone)
+
+
+def test_tasks_of_a_job(workspace, alone, tmp_path):
+    """With submitit's local executor in the place of Slurm."""
+    command = [str(flag) for flag in flags(workspace, tmp_path / "out")]
+    train_on_slurm(command, 2, 1, str(tmp_path / "logs"), {"timeout_min": 5}, cluster="local")
+    assert_close(actors(tmp_path / "out"), alone)
+
+
+def test_a_killed_rank_ends_the_job_which_then_goes_on_exactly(workspace, tmp_path):
+    command = flags(workspace, tmp_path / "killed", "--max-epoch", "40")
+    launcher = [str(Path(sys.executable).parent / "fairseq-tg"), "train", "--ranks", "2", "--", *map(str, command)]
+    process = subprocess.Popen(launcher, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not (tmp_path / "killed" / "checkpoint_last.pt").exists() and process.poll() is None:
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[1]), signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert errors.splitlines()[-1] == (
+        "fairseq_tg: error: rank 1 of 2 was killed by SIGKILL: run the same command to go on"
+    )
+    for out in ("killed", "undisturbed"):
+        done = run_process(
+            "fairseq-tg", "train", "--ranks", "2", "--", *flags(workspace, tmp_path / out, "--max-epoch", "40")
+        )
+        assert done.returncode == 0, done.stderr
+    ours, theirs = (actors(tmp_path / out) for out in ("killed", "undisturbed"))
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--ranks", "0"], "--ranks 0: give at least 1"),
+        (["--ranks", "2", "--threads", "0"], "--threads 0: give at least 1"),
+        (["--ranks", "2", "--slurm", "--slurm-option", "partition"], "--slurm-option partition: give NAME=VALUE"),
+        (["--ranks", "3", "--slurm", "--slurm-option", "nodes=2"], "--ranks 3 on 2 nodes: give a multiple"),
+    ],
+)
+def test_options(options, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run_tg("train", *options, "--", "data", "--save-dir", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_flags_that_the_launcher_sets(tmp_path):
+    with pytest.raises(UserError, match="--distributed-world-size: leave it out, --ranks sets it"):
+        run_tg("train", "--ranks", "2", "--", "data", "--save-dir", tmp_path, "--distributed-world-size", "2")
+    with pytest.raises(UserError, match="no --save-dir"):
+        run_tg("train", "--ranks", "2", "--", "data")
