@@ -38,7 +38,7 @@ test-compat:
 	$(MAKE) PYTHON=$(PYTHON310) VENV=.venv-py3.10 test
 
 test-faults: $(SETUP)
-	$(VENV)/bin/python -m pytest -n 2 -m faults tests/faults
+	$(VENV)/bin/python -m pytest -n 2 --thorough tests/faults
 
 lint: $(SETUP)
 	$(VENV)/bin/ruff check .

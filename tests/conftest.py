@@ -53,6 +53,10 @@ IN_PROCESS = ("--cpu", "--num-workers", "0")
 FAMILIES = ("transformer", "lstm", "fconv")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="try every fault of tests/faults, not a few of each kind")
+
+
 def family(base: str) -> str:
     return base.split("_")[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import multiprocessing
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
@@ -18,6 +19,15 @@ from tests.conftest import IN_PROCESS, USER_DIR, run
 BEAM = 4
 BASE = "fconv"  # the tiny base that has learnt the most
 FORK = multiprocessing.get_context("fork")
+
+
+SLOW = "tests.integration.corpora:slow_objective"
+
+
+def slow_objective(hypothesis: str, reference: str) -> float:
+    """Takes a while, so that a kill finds the build at work."""
+    time.sleep(0.006)
+    return -abs(len(hypothesis) - len(reference))
 
 
 def flags(workspace, data: str, out: Any, *more: Any) -> List[str]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import subprocess
-import sys
-import time
-
 import pytest
 
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.corpus.launch import ShardJob, build_on_slurm
 from fairseq_tg.errors import UserError
 from tests.conftest import hypotheses, run_process, run_tg
-from tests.integration.corpora import BASE, FORK, build, exit_code, files, flags, lists, pairs, without_command
+from tests.integration.corpora import BASE, build, exit_code, files, flags, lists, pairs, without_command
 
 
 def test_the_same_command_again_finds_it_complete(workspace, data, whole):
@@ -69,59 +64,6 @@ def test_fairseqs_own_shard_flags_are_honoured(workspace, data, whole, tmp_path)
     assert len(halves[0]) + len(halves[1]) == len({**halves[0], **halves[1]}) == 30
     with pytest.raises(UserError, match="not both"):
         build(workspace, data, tmp_path / "y", "--num-shards", "2", "--shard-id", "1", "--kbest-shard", "0/2")
-
-
-SLOW = "tests.integration.test_corpus_safety:slow_objective"
-
-
-def slow_objective(hypothesis: str, reference: str) -> float:
-    """Takes a while, so that a kill finds the build at work."""
-    time.sleep(0.006)
-    return -abs(len(hypothesis) - len(reference))
-
-
-def test_killed_at_any_instant_it_ends_as_if_it_had_not_been(workspace, data, tmp_path):
-    options = ("--objective", SLOW, "--kbest-jsonl")
-    out, generator, kills = tmp_path / "corpus", random.Random(5), 0
-    while not CorpusDirectory(str(out)).complete and kills < 60:
-        process = FORK.Process(target=build, args=(workspace, data, out, *options))
-        process.start()
-        process.join(generator.uniform(0.3, 1.1))
-        kills += process.is_alive()
-        process.kill()
-        process.join()
-    assert kills >= 3
-    try:
-        build(workspace, data, out, *options)
-    except SystemExit as end:
-        assert end.code == 0
-    build(workspace, data, tmp_path / "undisturbed", *options)
-    ours, theirs = files(out), files(tmp_path / "undisturbed")
-    for content in (ours, theirs):
-        content["manifest.json"] = without_command(content["manifest.json"])
-    assert ours == theirs
-    assert not list(out.glob("*.tmp*")) and not (out / "blocks").exists()
-
-
-def test_a_full_disk_stops_it_and_keeps_what_was_committed(workspace, data, whole, tmp_path):
-    """A limit on the size of a file stands for the end of the disk."""
-    command = flags(workspace, data, tmp_path / "corpus", "--kbest-jsonl")
-    limit = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); size = int(sys.argv.pop(1));"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)); from fairseq_cli.generate import cli_main; cli_main()"
-    )
-    blocks = CorpusDirectory(str(tmp_path / "corpus")).blocks
-    # The first is too small even for the manifest; the second has room for blocks, and not for the whole list of k-best
-    for size, committed in ((500, 0), (4000, 7)):
-        done = subprocess.run([sys.executable, "-c", limit, str(size), *command], capture_output=True, text=True)
-        assert done.returncode == 1 and "Traceback" not in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("fairseq_tg: error: cannot ")
-        assert len(blocks.numbers()) == committed and not CorpusDirectory(str(tmp_path / "corpus")).complete
-        assert not list((tmp_path / "corpus").rglob("*.tmp*"))
-    for number in blocks.numbers():
-        blocks.read(number)
-    build(workspace, data, tmp_path / "corpus", "--kbest-jsonl")
-    assert pairs(tmp_path / "corpus") == pairs(whole) and lists(tmp_path / "corpus") == lists(whole)
 
 
 def test_status_of_a_build_under_way(workspace, data, tmp_path):
