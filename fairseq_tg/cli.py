@@ -4,17 +4,55 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import sys
 import warnings
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from fairseq_tg import __version__
 from fairseq_tg.errors import UserError
 
 # What a command needs is imported when it runs: fairseq takes seconds, and a compiled model needs none of it.
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends in one line, as everything does that a user can put right."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def at_least(lowest: int) -> Callable[[str], int]:
+    """The type of an option that is a whole number."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = lowest - 1
+        if value < lowest:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r}: give a whole number of at least {lowest}")
+        return value
+
+    return parse
+
+
+def number(lowest: float, highest: float) -> Callable[[str], float]:
+    """The type of an option that is a number."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not lowest <= value <= highest:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r}: give a number from {lowest:g} to {highest:g}")
+        return value
+
+    return parse
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -52,8 +90,6 @@ def _build(args: argparse.Namespace) -> None:
     from fairseq_tg.decoding.corpus_run import SHARD_FLAGS
 
     directory = _value_of("--kbest-dir", args.flags)
-    if args.shards < 1:
-        raise UserError(f"--shards {args.shards}: give the number of processes")
     for flag in args.flags:
         if flag.partition("=")[0] in SHARD_FLAGS:
             raise UserError(f"{flag.partition('=')[0]} is set for each of the --shards: leave it out")
@@ -68,8 +104,6 @@ def _train(args: argparse.Namespace) -> None:
     from fairseq_tg.ranks import train_locally, train_on_slurm
 
     directory = _value_of("--save-dir", args.flags)
-    if args.threads < 1:
-        raise UserError(f"--threads {args.threads}: give at least 1")
     if args.slurm:
         train_on_slurm(args.flags, args.ranks, args.threads, f"{directory}.logs", _slurm_parameters(args))
     else:
@@ -106,8 +140,6 @@ def _translate(args: argparse.Namespace) -> None:
     from fairseq_tg.compiled.filter import translate_stream
     from fairseq_tg.compiled.translator import Translator
 
-    if args.batch_size < 1:
-        raise UserError(f"--batch-size {args.batch_size}: give at least 1")
     options = ["threads", "max_len_a", "max_len_b", "min_len", "unk_penalty"]
     try:
         translator = Translator.load(args.model, **{name: getattr(args, name) for name in options})
@@ -170,21 +202,21 @@ def _ablate(args: argparse.Namespace) -> None:
 def _add_recipe_options(parser: argparse.ArgumentParser, subset: str) -> None:
     parser.add_argument("--data", required=True, help="data directory, with splits train and valid and --subset")
     parser.add_argument("--base", required=True, help="the base's checkpoint")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="cores to use (default: all)")
+    parser.add_argument("--workers", type=at_least(1), default=os.cpu_count() or 1, help="cores to use (default: all)")
     parser.add_argument("--subset", default=subset, help=f"split to report on (default: {subset})")
     corpus = parser.add_argument_group("the oracle corpus")
-    corpus.add_argument("--beam", type=int, default=35, help="k (default: 35)")
+    corpus.add_argument("--beam", type=at_least(1), default=35, help="k (default: 35)")
     corpus.add_argument("--objective", default="sbleu", help="what is chosen by (default: sbleu)")
     corpus.add_argument("--selection", default="top1", help="what is chosen (default: top1)")
-    corpus.add_argument("--batch-size", type=int, default=16, help="sentences searched together (default: 16)")
+    corpus.add_argument("--batch-size", type=at_least(1), default=16, help="sentences searched together (default: 16)")
     training = parser.add_argument_group("the training; the defaults were chosen on validation data")
     training.add_argument("--actor", default="gate", help="(default: gate)")
-    training.add_argument("--actor-rank", type=int, default=0, help="0: the paper's full maps (default: 0)")
-    training.add_argument("--lr", type=float, default=5e-3, help="at its highest (default: 0.005)")
-    training.add_argument("--label-smoothing", type=float, default=0.1, help="(default: 0.1)")
-    training.add_argument("--max-tokens", type=int, default=2048, help="of a batch (default: 2048)")
-    training.add_argument("--epochs", type=int, default=5, help="(default: 5)")
-    training.add_argument("--patience", type=int, default=3, help="validations without a better BLEU (default: 3)")
+    training.add_argument("--actor-rank", type=at_least(0), default=0, help="0: the paper's full maps (default: 0)")
+    training.add_argument("--lr", type=number(0, 1), default=5e-3, help="at its highest (default: 0.005)")
+    training.add_argument("--label-smoothing", type=number(0, 1), default=0.1, help="(default: 0.1)")
+    training.add_argument("--max-tokens", type=at_least(1), default=2048, help="of a batch (default: 2048)")
+    training.add_argument("--epochs", type=at_least(1), default=5, help="(default: 5)")
+    training.add_argument("--patience", type=at_least(1), default=3, help="validations without a gain (default: 3)")
     training.add_argument("--base-dropout", action="store_true", help="keep the base's dropout on")
     training.add_argument("--seed", type=int, default=1, help="(default: 1)")
 
@@ -200,8 +232,8 @@ def _add_run_command(commands: argparse._SubParsersAction) -> None:
     ablation = commands.add_parser("ablate", help="the paper's ablations for a base, one at a time", description=again)
     ablation.add_argument("kind", choices=["actor", "beam", "composition", "objective"], help="what is varied")
     ablation.add_argument("--out", required=True, help="directory; the same as for `run` shares its corpus")
-    ablation.add_argument("--hidden", type=int, nargs="*", default=[0], help="hidden sizes (default: the state's own)")
-    ablation.add_argument("--beams", type=int, nargs="*", default=[1, 5, 10, 20, 35, 50], help="(default: the paper's)")
+    ablation.add_argument("--hidden", type=at_least(0), nargs="*", default=[0], help="sizes (default: the state's)")
+    ablation.add_argument("--beams", type=at_least(1), nargs="*", default=[1, 5, 10, 20, 35, 50], help="(the paper's)")
     ablation.add_argument("--only", nargs="*", default=[], metavar="NAME", help="some of its rows, as gate or k=10")
     _add_recipe_options(ablation, subset="valid")
     ablation.set_defaults(run=_ablate)
@@ -218,8 +250,8 @@ def _add_report_command(commands: argparse._SubParsersAction) -> None:
     )
     report.add_argument("--out", required=True, help="directory for report.html, report.json, report.txt and figures")
     report.add_argument("--subset", default="test", help="split to translate (default: test)")
-    report.add_argument("--oracle-beam", type=int, default=35, help="beam of the oracle; 0: none (default: 35)")
-    report.add_argument("--threads", type=int, default=1, help="of every system (default: 1)")
+    report.add_argument("--oracle-beam", type=at_least(0), default=35, help="beam of the oracle; 0: none (default: 35)")
+    report.add_argument("--threads", type=at_least(1), default=1, help="of every system (default: 1)")
     report.add_argument("--train-log", help="the actor's training log, for its norms (default: train.log beside it)")
     report.set_defaults(run=_report)
 
@@ -233,13 +265,13 @@ def _add_bench_command(commands: argparse._SubParsersAction) -> None:
     bench.add_argument("--actor", action="append", default=[], help="a tg checkpoint of it; may be given several times")
     bench.add_argument("--cont", help="the whole base trained on the pseudo corpus: an ordinary checkpoint")
     bench.add_argument("--peer", choices=["ctranslate2"], help="an engine to compare with")
-    bench.add_argument("--threads", type=int, default=1, help="of every system (default: 1)")
+    bench.add_argument("--threads", type=at_least(1), default=1, help="of every system (default: 1)")
     bench.add_argument("--subset", default="test", help="split to translate (default: test)")
-    bench.add_argument("--sentences", type=int, default=50, help="translated one by one (default: 50)")
-    bench.add_argument("--batched-sentences", type=int, default=1000, help="at most, in batches (default: 1000)")
-    bench.add_argument("--batch-size", type=int, default=32, help="(default: 32)")
-    bench.add_argument("--turns", type=int, default=5, help="times everything is measured (default: 5)")
-    bench.add_argument("--max-len-b", type=int, default=200, help="most tokens of a translation (default: 200)")
+    bench.add_argument("--sentences", type=at_least(1), default=50, help="translated one by one (default: 50)")
+    bench.add_argument("--batched-sentences", type=at_least(1), default=1000, help="in batches (default: 1000)")
+    bench.add_argument("--batch-size", type=at_least(1), default=32, help="(default: 32)")
+    bench.add_argument("--turns", type=at_least(1), default=5, help="times everything is measured (default: 5)")
+    bench.add_argument("--max-len-b", type=at_least(0), default=200, help="most tokens of a translation (default: 200)")
     bench.add_argument("--out", default="bench", help="directory for the results (default: bench)")
     bench.set_defaults(run=_bench)
 
@@ -260,13 +292,15 @@ def _add_compiled_commands(commands: argparse._SubParsersAction) -> None:
     translate = commands.add_parser("translate", help="translate lines, from standard input to standard output")
     translate.add_argument("model", help="a file that `fairseq-tg compile` made")
     translate.add_argument(
-        "--batch-size", type=int, default=1, help="lines translated together (default: 1, each at once)"
+        "--batch-size", type=at_least(1), default=1, help="lines translated together (default: 1, each at once)"
     )
-    translate.add_argument("--threads", type=int, default=1, help="cores to use (default: 1)")
-    translate.add_argument("--max-len-a", type=float, default=0, help="at most a x + b tokens for a source of x")
-    translate.add_argument("--max-len-b", type=int, default=200, help="(default: 0 and 200, as in fairseq)")
-    translate.add_argument("--min-len", type=int, default=1, help="at least these tokens (default: 1)")
-    translate.add_argument("--unkpen", dest="unk_penalty", type=float, default=0, help="penalty of unknown words")
+    translate.add_argument("--threads", type=at_least(1), default=1, help="cores to use (default: 1)")
+    translate.add_argument(
+        "--max-len-a", type=number(0, 100), default=0, help="at most a x + b tokens of a source of x"
+    )
+    translate.add_argument("--max-len-b", type=at_least(0), default=200, help="(default: 0 and 200, as in fairseq)")
+    translate.add_argument("--min-len", type=at_least(0), default=1, help="at least these tokens (default: 1)")
+    translate.add_argument("--unkpen", dest="unk_penalty", type=number(-1e6, 1e6), default=0, help="of unknown words")
     translate.set_defaults(run=_translate)
 
 
@@ -288,7 +322,7 @@ def _add_corpus_commands(corpus: argparse.ArgumentParser) -> None:
         usage="fairseq-tg corpus build --shards N [--slurm ...] -- DATA --path BASE --kbest-dir OUT ...",
         description="Runs fairseq-generate for every shard, waits, and merges. Started again, it goes on where it was.",
     )
-    build.add_argument("--shards", type=int, required=True, help="number of processes or jobs")
+    build.add_argument("--shards", type=at_least(1), required=True, help="number of processes or jobs")
     _add_slurm_options(build)
     build.add_argument("flags", nargs="+", metavar="FLAGS", help="of fairseq-generate, behind --")
     build.set_defaults(run=_build)
@@ -296,7 +330,7 @@ def _add_corpus_commands(corpus: argparse.ArgumentParser) -> None:
 
 def _add_slurm_options(parser: argparse.ArgumentParser, threads: int = 8) -> None:
     parser.add_argument("--slurm", action="store_true", help="submit to a Slurm cluster instead of running here")
-    parser.add_argument("--threads", type=int, default=threads, help=f"CPUs of a process (default: {threads})")
+    parser.add_argument("--threads", type=at_least(1), default=threads, help=f"CPUs of a process (default: {threads})")
     parser.add_argument(
         "--slurm-option",
         action="append",
@@ -315,14 +349,14 @@ def _add_train_command(commands: argparse._SubParsersAction) -> None:
         "last checkpoint. N ranks take N batches for an update: as one rank with --update-freq N. (With GPUs, "
         "fairseq-train starts its own ranks.)",
     )
-    train.add_argument("--ranks", type=int, required=True, help="number of processes")
+    train.add_argument("--ranks", type=at_least(1), required=True, help="number of processes")
     _add_slurm_options(train, threads=1)
     train.add_argument("flags", nargs="+", metavar="FLAGS", help="of fairseq-train, behind --")
     train.set_defaults(run=_train)
 
 
 def get_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fairseq-tg", description="Trainable greedy decoding for fairseq.")
+    parser = Parser(prog="fairseq-tg", description="Trainable greedy decoding for fairseq.")
     parser.add_argument("--version", action="version", version=f"fairseq_tg {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 

@@ -32,6 +32,14 @@ def replacing(path: str) -> Iterator[str]:
         raise UserError(f"cannot write '{path}': {error.strerror or error}") from None
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory to write to, and find out now if that cannot be done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the directory '{path}': {error.strerror}; give another") from None
+
+
 def sync_directory(path: str) -> None:
     """Make a rename in a directory survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -80,7 +80,7 @@ class TGTranslationTask(TranslationTask):
         return self.cfg._get_root()
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        if split == (OmegaConf.select(self._command, "dataset.train_subset") or "train") and not self.cfg.kbest_dir:
+        if split == self.cfg.train_subset and not self.cfg.kbest_dir:
             paths = split_paths(self.cfg.data)
             check_training_split(paths[(epoch - 1) % len(paths)])
         super().load_dataset(split, epoch, combine, **kwargs)

@@ -22,7 +22,7 @@ from fairseq_tg.evaluation.measure import Spread, take_turns
 from fairseq_tg.evaluation.plots import Point, load_pyplot, quality_and_speed
 from fairseq_tg.evaluation.subset import Progress, Subset, columns, label_actors, read_subset, to_text, versions
 from fairseq_tg.evaluation.systems import System, Tokens, Translate, build
-from fairseq_tg.files import replacing
+from fairseq_tg.files import make_directory, replacing
 from fairseq_tg.models.base import ActorModel
 
 BATCH = 32
@@ -69,6 +69,7 @@ def make_report(options: Options) -> Report:
     """Translate, score, measure, and write report.html, report.json, report.txt and the figures."""
     started = time.perf_counter()
     say = Progress()
+    make_directory(Path(options.out))
     torch.set_num_threads(options.threads)
     base, task = load_model(options.base, options.data)
     if isinstance(base, ActorModel):
@@ -252,7 +253,6 @@ def likelihood_table(report: Report) -> Tuple[List[str], List[List[str]]]:
 
 def write_report(report: Report) -> None:
     out = Path(report.options.out)
-    out.mkdir(parents=True, exist_ok=True)
     figures: Dict[str, Optional[bytes]] = {}
     if report.scores is not None:
         points = [

@@ -20,6 +20,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.measure import Turns, probe, take_turns
 from fairseq_tg.evaluation.subset import Progress, label_actors, read_subset, to_text, versions
 from fairseq_tg.evaluation.systems import SYMBOLS, System, Tokens, build
+from fairseq_tg.files import make_directory
 
 #: Sentences that a system of its own process translates, to have used all the memory it needs
 PROBED = 20
@@ -72,7 +73,7 @@ def run(options: Options) -> Result:
         raise UserError("--sentences, --batched-sentences, --turns, --batch-size and --threads are at least 1")
     label_actors(options.actors)
     out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
     model, task = load_model(options.base, options.data)
     subset = read_subset(task, options.subset, options.batched_sentences)
     longest, limit = max(map(len, subset.sources)), model.max_positions()[0]

@@ -27,6 +27,8 @@ def load_model(
     """The model of a checkpoint, ready to translate, and a task with its dictionaries."""
     recorded = load_checkpoint(path)["cfg"]["task"]
     data = data or _find_data(path, recorded.get("data"))
+    if not os.path.isdir(data):
+        raise UserError(f"there is no data directory '{data}': give --data the one that the model was trained with")
     pair = recorded.get("source_lang"), recorded.get("target_lang")
     source_lang, target_lang = pair if all(pair) else data_utils.infer_language_pair(data)
     for name in (f"dict.{lang}.txt" for lang in (source_lang, target_lang)):

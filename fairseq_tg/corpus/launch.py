@@ -16,6 +16,7 @@ from fairseq_tg.cluster import Requeued, executor, wait_for
 from fairseq_tg.corpus.assemble import merge
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
+from fairseq_tg.files import make_directory
 
 
 @dataclass
@@ -45,7 +46,7 @@ def build_locally(flags: List[str], directory: str, shards: int) -> Dict[str, An
     threads = max(1, (os.cpu_count() or 1) // shards)
     jobs = [ShardJob(flags, shard, shards, threads) for shard in range(shards)]
     logs = Path(f"{directory}.logs")
-    logs.mkdir(parents=True, exist_ok=True)
+    make_directory(logs)
     names = [logs / f"shard-{job.shard}-of-{shards}.log" for job in jobs]
     processes = []
     try:

@@ -20,7 +20,7 @@ from fairseq_tg.evaluation.subset import Progress, columns, read_subset, to_text
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.files import replacing
 from fairseq_tg.models.base import Base, read_base
-from fairseq_tg.recipe.run import Recipe, build_corpus, corpus_hash
+from fairseq_tg.recipe.run import Recipe, build_corpus, check, corpus_hash
 from fairseq_tg.recipe.training import Training, count_updates, train
 
 BEAMS = (1, 5, 10, 20, 35, 50)
@@ -80,6 +80,7 @@ def ablate(
     base, _ = read_base(recipe.base)
     out = Path(recipe.out)
     _, task = load_model(recipe.base, recipe.data)
+    check(recipe, task)
     subset = read_subset(task, recipe.subset)
     if subset.references is None:
         raise UserError(f"the split '{recipe.subset}' has no references to score by: give --subset another")

@@ -6,15 +6,19 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
+from fairseq_tg.actors import ACTORS
 from fairseq_tg.analysis.report import Options as ReportOptions
 from fairseq_tg.analysis.report import make_report
 from fairseq_tg.compiled.compile import load_model
 from fairseq_tg.corpus.directory import CorpusDirectory, describe_difference, hash_file
 from fairseq_tg.corpus.launch import build_locally
+from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
-from fairseq_tg.models.base import Base, read_base
+from fairseq_tg.files import make_directory
+from fairseq_tg.models.base import ActorModel, Base, read_base
+from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import Training, train
 
@@ -42,10 +46,12 @@ def run(recipe: Recipe) -> Path:
     record, _ = read_base(recipe.base)
     if record.family not in FAMILIES:
         raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")
-    _, task = load_model(recipe.base, recipe.data)
-    _check_splits(recipe, task)
+    model, task = load_model(recipe.base, recipe.data)
+    if isinstance(model, ActorModel):
+        raise UserError(f"--base {recipe.base} has actors already: give the checkpoint of a model without")
+    check(recipe, task, (recipe.subset,))
     out = Path(recipe.out)
-    out.mkdir(parents=True, exist_ok=True)
+    make_directory(out)
 
     print(f"== 1 of 3: the oracle corpus, {out / 'pseudo-bin'}")
     manifest = build_corpus(recipe, record, out / "pseudo-bin")
@@ -72,10 +78,13 @@ def run(recipe: Recipe) -> Path:
     return out / "report"
 
 
-def _check_splits(recipe: Recipe, task: Any) -> None:
-    """What a stage will need after hours of others is asked for before them."""
+def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
+    """What a stage would stumble over after hours of others is found before them."""
+    get_objective(recipe.objective)
+    get_selection(recipe.selection)
+    ACTORS[recipe.training.actor]
     pair = f"{task.cfg.source_lang}-{task.cfg.target_lang}"
-    for split in ("train", "valid", recipe.subset):
+    for split in ("train", "valid", *splits):
         if not list(Path(recipe.data).glob(f"{split}.{pair}.*.idx")):
             raise UserError(
                 f"there is no split '{split}' in '{recipe.data}': the recipe needs train, valid and --subset"

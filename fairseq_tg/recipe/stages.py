@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, Sequence
 
 from fairseq_tg.corpus.directory import describe_difference, hash_file
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import replacing, take_lock
+from fairseq_tg.files import make_directory, replacing, take_lock
 
 STAMP = "stage.json"
 LOCK = ".lock"
@@ -56,7 +56,7 @@ class Stage:
     @contextmanager
     def doing(self, outputs: Sequence[str]) -> Iterator[None]:
         """Do the stage: it is stamped when it ends well and all outputs are there."""
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_directory(self.directory)
         lock = take_lock(self.directory / LOCK)
         if lock is None:
             raise UserError(f"another process is at work in '{self.directory}': wait for it, or give another --out")

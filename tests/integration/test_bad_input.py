@@ -169,10 +169,3 @@ def test_a_process_ends_with_one_line_and_status_1(workspace, files, command):
         done.stderr.splitlines()[-1]
     ]
     assert sorted(files.rglob("*")) == before
-
-
-@pytest.mark.parametrize("flags", [[], ["actor"], ["actor", "export", "one"], ["unknown"], ["corpus", "build"]])
-def test_usage(flags, capsys):
-    with pytest.raises(SystemExit) as end:
-        run_tg(*flags)
-    assert end.value.code == 2 and "usage: fairseq-tg" in capsys.readouterr().err

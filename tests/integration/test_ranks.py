@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from fairseq_tg.checkpoints import load_checkpoint, split_tensors
-from fairseq_tg.errors import UserError
 from fairseq_tg.ranks import train_on_slurm
-from tests.conftest import Workspace, run_process, run_tg
+from tests.conftest import Workspace, run_process
 
 BASE = "transformer"
 
@@ -76,25 +75,3 @@ def test_a_killed_rank_ends_the_job_which_then_goes_on_exactly(workspace, tmp_pa
         assert done.returncode == 0, done.stderr
     ours, theirs = (actors(tmp_path / out) for out in ("killed", "undisturbed"))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        (["--ranks", "0"], "--ranks 0: give at least 1"),
-        (["--ranks", "2", "--threads", "0"], "--threads 0: give at least 1"),
-        (["--ranks", "2", "--slurm", "--slurm-option", "partition"], "--slurm-option partition: give NAME=VALUE"),
-        (["--ranks", "3", "--slurm", "--slurm-option", "nodes=2"], "--ranks 3 on 2 nodes: give a multiple"),
-    ],
-)
-def test_options(options, message, tmp_path):
-    with pytest.raises(UserError, match=message):
-        run_tg("train", *options, "--", "data", "--save-dir", tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
-def test_flags_that_the_launcher_sets(tmp_path):
-    with pytest.raises(UserError, match="--distributed-world-size: leave it out, --ranks sets it"):
-        run_tg("train", "--ranks", "2", "--", "data", "--save-dir", tmp_path, "--distributed-world-size", "2")
-    with pytest.raises(UserError, match="no --save-dir"):
-        run_tg("train", "--ranks", "2", "--", "data")

@@ -161,14 +161,8 @@ BAD = {
     "compile {transformer} m.tg --sentencepiece-model sp.model": "is not the dictionary's subword model",
     "compile {transformer} nowhere/m.tg": "cannot write 'nowhere/m.tg'",
     "compile {transformer} m.tg --actor-weights none": "no actor file at 'none'",
-    "translate none.tg": "no compiled model at 'none.tg': make one with fairseq-tg compile",
+    "translate {compiled} --threads 5000": "5000 threads: give one to 1024",
     "translate {transformer}": "is no compiled model, or a damaged one",
-    "translate {compiled} --batch-size 0": "--batch-size 0: give at least 1",
-    "translate {compiled} --max-len-b -1": "they cannot be negative",
-    "translate {compiled} --threads 0": "0 threads: give one to 1024",
-    "bench --data {data} --base none.pt": r"none\.pt",
-    "bench --data {data} --base {transformer} --subset nothing": "there is no split 'nothing'",
-    "bench --data {data} --base {transformer} --turns 0": "--turns, --batch-size and --threads are at least 1",
     "bench --data {data} --base {transformer} --actor {transformer} --actor {transformer}": "the same name",
 }
 
