@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import replacing
+from fairseq_tg.files import parse_json, replacing
 from fairseq_tg.models.base import FAMILY_PREFIX, ActorModel, Base, other_base
 
 METADATA_KEY = "fairseq_tg"  # one key, because safetensors does not keep the order of several
@@ -65,7 +65,7 @@ def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
             text = (file.metadata() or {}).get(METADATA_KEY)
             if text is None:
                 raise UserError(f"'{path}' is no actor file: give one that fairseq-tg actor export made")
-            raw = json.loads(text)
+            raw = parse_json(text)
             if raw.get("format") != FORMAT:
                 raise UserError(
                     f"'{path}' has actor file format {raw.get('format')}, this version reads {FORMAT}: "
@@ -77,6 +77,10 @@ def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
         raise UserError(f"'{path}' is no actor file, or a damaged one ({error}): export it again") from None
     if split_tensors(tensors)[0]:
         raise UserError(f"'{path}' is refused: it has other tensors than actors'; export it again")
+    largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
+    if not all(isinstance(n, int) and 0 <= n <= largest for n in (metadata.actor_hidden, metadata.actor_rank)):
+        # before anything of that size is made
+        raise UserError(f"the actors of '{path}' are not those that it says it has: export it again")
     if fingerprint(tensors) != metadata.fingerprint:
         raise UserError(
             f"'{path}' is damaged: its weights have not the fingerprint they were written with; export it again"

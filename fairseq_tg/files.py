@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional
 
 from fairseq_tg.errors import UserError
 
@@ -47,6 +48,14 @@ def sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def parse_json(text: str) -> Any:
+    """json.loads for what comes from files: nested too deeply, it is no JSON either."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def take_lock(path: Path) -> Optional[int]:

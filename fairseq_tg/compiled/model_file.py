@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fairseq_tg.compiled.layout import Layout
+from fairseq_tg.files import parse_json
 
 METADATA_KEY = "fairseq_tg.compiled"  # one key, because safetensors does not keep the order of several
 FORMAT = 1
@@ -87,8 +88,8 @@ def read(path: str) -> CompiledModel:
             metadata = file.metadata() or {}
             if METADATA_KEY not in metadata:
                 raise CompiledFileError(f"'{path}' is no compiled model: give a file that fairseq-tg compile made")
-            sealed = json.loads(metadata[METADATA_KEY])
-            raw = json.loads(sealed["model"])
+            sealed = parse_json(metadata[METADATA_KEY])
+            raw = parse_json(sealed["model"])
             if raw.get("format") != FORMAT:
                 raise CompiledFileError(
                     f"'{path}' has format {raw.get('format')}, this version reads {FORMAT}: compile it again, or use "

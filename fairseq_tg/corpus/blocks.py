@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional
+from typing import IO, Any, Dict, Iterable, Iterator, List, Optional
 
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import replacing
+from fairseq_tg.files import parse_json, replacing
+
+#: Of one sentence with its k-best list; a few bytes of gzip may stand for many
+LONGEST_LINE = 1 << 26
 
 
 @dataclass
@@ -46,7 +50,7 @@ class Sentence:
 
     @classmethod
     def from_json(cls, line: str) -> Sentence:
-        raw = json.loads(line)
+        raw = parse_json(line)
         raw["hypotheses"] = [Hypothesis(**hypothesis) for hypothesis in raw.get("hypotheses", [])]
         if raw.get("greedy"):
             raw["greedy"] = Hypothesis(**raw["greedy"])
@@ -128,7 +132,7 @@ class BlockStore:
     def summary(self, number: int) -> Dict[str, Any]:
         path = self._summary(number)
         try:
-            summary = json.loads(path.read_text())
+            summary = parse_json(path.read_text())
             return {"sha256": str(summary["sha256"]), "tally": Tally(**summary["tally"])}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(f"'{path}' is damaged ({error}): delete it, and the block is made again") from None
@@ -142,16 +146,25 @@ class BlockStore:
         return data
 
     def read(self, number: int) -> List[Sentence]:
-        # Not by splitlines: words may hold other line separators than the one between lines
-        lines = gzip.decompress(self.content(number)).decode().split("\n")
-        return [Sentence.from_json(line) for line in lines if line]
+        return list(_parse(io.BytesIO(self.content(number)), self._data(number)))
 
 
 def read_sentences(path: Path) -> Iterator[Sentence]:
     """The sentences of a stored kbest.jsonl.gz, in order."""
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                yield Sentence.from_json(line)
-    except (OSError, EOFError, zlib.error, ValueError, TypeError) as error:
+        with open(path, "rb") as file:
+            yield from _parse(file, path)
+    except OSError as error:
+        raise UserError(f"cannot read '{path}': {error.strerror or error}") from None
+
+
+def _parse(file: IO[bytes], path: Path) -> Iterator[Sentence]:
+    try:
+        with gzip.open(file, "rb") as lines:
+            # Line by line, and not by splitlines: words may hold other line separators than the one between lines
+            while line := lines.readline(LONGEST_LINE):
+                if len(line) == LONGEST_LINE:
+                    raise ValueError(f"a line is longer than {LONGEST_LINE:,} bytes")
+                yield Sentence.from_json(line.decode())
+    except (OSError, EOFError, zlib.error, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"'{path}' is no list of k-best translations, or a damaged one: {error}") from None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence
 
 from fairseq_tg.corpus.blocks import BlockStore
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import replacing, take_lock
+from fairseq_tg.files import parse_json, replacing, take_lock
 
 MANIFEST = "manifest.json"
 KBEST = "kbest.jsonl.gz"
@@ -38,7 +39,7 @@ class CorpusDirectory:
         if not path.exists():
             return None
         try:
-            manifest = json.loads(path.read_text())
+            manifest = parse_json(path.read_text())
             if manifest["format"] not in READ_FORMATS:
                 raise UserError(
                     f"'{path}' has format {manifest['format']!r:.20}, this version reads {READ_FORMATS}: "
@@ -47,10 +48,9 @@ class CorpusDirectory:
             digest = manifest.pop("sha256", None)
             if (digest is not None or manifest["format"] > 1) and digest != _digest(manifest):
                 raise ValueError("it has not the hash it was written with")
-            if not isinstance(manifest["recipe"], dict) or manifest["status"] not in ("building", "complete"):
-                raise ValueError("no recipe or no status")
+            _check_manifest(manifest)
             return manifest
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"'{path}' is damaged ({error}): build the corpus anew, in another directory") from None
 
     @property
@@ -135,6 +135,22 @@ def check_training_split(data: str) -> None:
     if not corpus.complete:
         raise UserError(f"the corpus in '{data}' is not complete: see fairseq-tg corpus status {data}")
     corpus.check_files("train.")
+
+
+def _check_manifest(manifest: Dict[str, Any]) -> None:
+    """What is used of a manifest is what it should be: whoever wrote it, paths are made of some of it."""
+    recipe = manifest["recipe"]
+    names = [*recipe["languages"], recipe["subset"]] if "languages" in recipe else []
+    if len(names) not in (0, 3) or not all(re.fullmatch(r"\w[\w.@+-]*", name) for name in names):
+        raise ValueError(f"{names} are no names of languages and a split")
+    if any(not isinstance(recipe.get(name, 1), int) or recipe.get(name, 1) < 0 for name in ("sentences", "block_size")):
+        raise ValueError("its sizes are no numbers")
+    if manifest["status"] not in ("building", "complete"):
+        raise ValueError(f"its status is {manifest['status']!r:.20}")
+    if manifest["status"] == "complete":
+        needed = {"files": dict, "counts": dict, "means": dict, "skipped": list}
+        if not all(isinstance(manifest.get(name), kind) for name, kind in needed.items()):
+            raise ValueError("it is complete, and has no counts or no files")
 
 
 def _digest(manifest: Dict[str, Any]) -> str:

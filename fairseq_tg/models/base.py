@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from fairseq_tg.actors import ACTORS, build_actor
 from fairseq_tg.checkpoints import fingerprint, load_checkpoint, refuse_code, split_tensors
 from fairseq_tg.errors import UserError
+from fairseq_tg.files import parse_json
 from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.site import ActorSite, Norms
 
@@ -87,7 +88,7 @@ class Base:
     @classmethod
     def from_json(cls, text: str) -> Base:
         try:
-            return cls(**json.loads(text))
+            return cls(**parse_json(text))
         except (ValueError, TypeError) as error:
             raise UserError(f"the record of the base is damaged ({error}): make the file again from its base") from None
 

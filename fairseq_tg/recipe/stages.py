@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, Sequence
 
 from fairseq_tg.corpus.directory import describe_difference, hash_file
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import make_directory, replacing, take_lock
+from fairseq_tg.files import make_directory, parse_json, replacing, take_lock
 
 STAMP = "stage.json"
 LOCK = ".lock"
@@ -35,7 +35,7 @@ class Stage:
         if not self.stamp.is_file():
             return False
         try:
-            stamp = json.loads(self.stamp.read_text())
+            stamp = parse_json(self.stamp.read_text())
             settings, outputs = stamp["settings"], dict(stamp["outputs"])
         except (ValueError, KeyError, TypeError):
             return False  # a stamp that cannot be read says nothing: the stage is done again

@@ -1,0 +1,252 @@
+"""What an attacker may send: files that would run code, write elsewhere, or fill the memory. All are refused."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import pickle
+import struct
+import subprocess
+import sys
+import zipfile
+from argparse import Namespace
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fairseq_tg.actor_files import METADATA_KEY, read_actor_file
+from fairseq_tg.checkpoints import load_checkpoint
+from fairseq_tg.compiled.translator import Translator
+from fairseq_tg.corpus.blocks import LONGEST_LINE, BlockStore, read_sentences
+from fairseq_tg.corpus.directory import CorpusDirectory
+from fairseq_tg.data_only import DataUnpickler
+from fairseq_tg.errors import UserError
+from tests.conftest import REPO, Workspace, run_tg
+
+MARK = "pwned"
+
+
+class Asks:
+    """Unpickles by calling a function."""
+
+    def __init__(self, function: Any, *args: Any) -> None:
+        self.call = (function, args)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+class Sets(Namespace):
+    """Unpickles by calling a function on a state."""
+
+    def __reduce__(self) -> Any:
+        return (Namespace, (), {"a": 1}, None, None, os.system)
+
+
+ATTACKS = {
+    "reduce": Asks(os.system, f"touch {MARK}"),
+    "eval": Asks(eval, f"open('{MARK}', 'w')"),
+    "process": Asks(subprocess.call, ["touch", MARK]),
+    "import": Asks(__import__, "this"),
+    "getattr": Asks(getattr, "", "join"),
+    "state": Sets(),
+    "nested": Namespace(a=[{"b": (Asks(os.system, f"touch {MARK}"),)}]),
+    "open": Asks(open, MARK, "w"),
+}
+#: Every field of a checkpoint that fairseq reads
+PLACES = ["args", "cfg", "model", "extra_state", "optimizer_history", "last_optimizer_state", "task_state", "criterion"]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_pickles(workspace: Workspace, tmp_path: Path, monkeypatch: Any, attack: str, place: str, zipped: bool) -> None:
+    monkeypatch.chdir(tmp_path)
+    state = load_checkpoint(workspace.bases["transformer"])
+    state[place] = {"x": ATTACKS[attack]}
+    torch.save(state, "evil.pt", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UserError, match=r"'evil.pt' is refused: its pickle asks for \S+"):
+        load_checkpoint("evil.pt")
+    assert not os.path.exists(MARK)
+
+
+#: Opcodes by hand: names with dots, the old INST, a class where a function should be
+PROGRAMS = {
+    "dotted": b"\x80\x04\x8c\x08argparse\x8c\x15Namespace.__init__\x93.",
+    "inst": b"(S'touch pwned'\nios\nsystem\n.",
+    "global": b"cposix\nsystem\n(S'touch pwned'\ntR.",
+    "stack global": b"\x80\x04\x8c\x05posix\x8c\x06system\x93\x8c\x0btouch pwned\x85R.",
+    "build": b"cbuiltins\ngetattr\n(cos\nsystem\nS'__call__'\ntR.",
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_opcodes(tmp_path: Path, monkeypatch: Any, program: str) -> None:
+    """Against the unpickler for the older generation of torch, whichever is installed."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((pickle.UnpicklingError, ValueError, EOFError)):
+        DataUnpickler(io.BytesIO(PROGRAMS[program])).load()
+    assert not os.path.exists(MARK)
+
+
+def rewrite(source: str, target: Path, compression: int, extra: int = 0) -> None:
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", compression) as new:
+        for record in old.infolist():
+            new.writestr(record.filename, old.read(record))
+        if extra:
+            new.writestr("archive/data/bomb", b"\0" * extra)
+
+
+def test_a_zip_bomb(workspace: Workspace, tmp_path: Path) -> None:
+    rewrite(workspace.bases["transformer"], tmp_path / "bomb.pt", zipfile.ZIP_DEFLATED, 1 << 26)
+    assert (tmp_path / "bomb.pt").stat().st_size < 1 << 20
+    with pytest.raises(UserError, match=r"bomb.pt' is no fairseq checkpoint, or a damaged one \(its record"):
+        load_checkpoint(str(tmp_path / "bomb.pt"))
+
+
+def test_records_that_overlap(workspace: Workspace, tmp_path: Path) -> None:
+    """One record under many names is larger than the file it is in."""
+    content = Path(workspace.bases["transformer"]).read_bytes()
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        largest = max(archive.infolist(), key=lambda record: record.file_size)
+        archive.filelist += [largest] * 200
+        out = io.BytesIO(content)
+        archive.fp, archive.mode, archive._didModify = out, "a", True  # type: ignore[assignment]
+        out.seek(0, io.SEEK_END)
+        archive.start_dir = len(content)
+    (tmp_path / "bomb.pt").write_bytes(out.getvalue())
+    with pytest.raises(UserError, match=r"bomb.pt' is no fairseq checkpoint, or a damaged one"):
+        load_checkpoint(str(tmp_path / "bomb.pt"))
+
+
+@pytest.mark.parametrize("size", [1 << 62, 1 << 40, 200_000_000, (1 << 64) - 1])
+def test_oversized_headers(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(struct.pack("<Q", size) + b"{" * 100)
+    with pytest.raises(UserError, match=r"a.safetensors' is no actor file"):
+        read_actor_file(str(path))
+    with pytest.raises(ValueError, match="is no compiled model"):
+        Translator.load(str(path))
+
+
+METADATA: Dict[str, Any] = {
+    "arch": "tg_transformer", "actor": "ff", "actor_hidden": 0, "actor_rank": 0, "actor_layers": None,
+    "base_fingerprint": "0", "fingerprint": "0", "format": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        json.dumps({**METADATA, "actor_hidden": 10**12}),
+        json.dumps({**METADATA, "actor_rank": -5}),
+        json.dumps({**METADATA, "actor_hidden": "os:system"}),
+        json.dumps({**METADATA, "surprise": 1}),
+    ],
+)
+def test_metadata_of_actor_files(tmp_path: Path, text: str) -> None:
+    save_file({"decoder.actor.x": torch.zeros(3)}, tmp_path / "a.safetensors", {METADATA_KEY: text})
+    with pytest.raises(UserError, match=r"a.safetensors'"):
+        read_actor_file(str(tmp_path / "a.safetensors"))
+
+
+def write_manifest(directory: Path, **changes: Any) -> None:
+    recipe = {"languages": ["xx", "yy"], "subset": "train", "sentences": 1, "block_size": 1, "objective": "sbleu"}
+    manifest = {"format": 2, "status": "building", "command": "", "data": str(directory), "recipe": recipe}
+    for name, value in changes.items():
+        (recipe if name in recipe else manifest)[name] = value
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    directory.mkdir(exist_ok=True)
+    (directory / "manifest.json").write_text(json.dumps({**manifest, "sha256": digest}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"languages": ["../../../etc/x", "yy"]},
+        {"languages": ["xx", "/tmp/yy"]},
+        {"languages": [".", ".."]},
+        {"languages": [5, None]},
+        {"languages": "abc"},
+        {"subset": "../train"},
+        {"subset": ""},
+        {"sentences": "1e9"},
+        {"block_size": -1},
+        {"status": "done"},
+        {"status": "complete"},
+        {"recipe": []},
+    ],
+)
+def test_manifests(tmp_path: Path, changes: Dict[str, Any]) -> None:
+    write_manifest(tmp_path / "evil", **changes)
+    for command in (["status", tmp_path / "evil"], ["merge", tmp_path / "evil", "--out", tmp_path / "out"]):
+        with pytest.raises(UserError, match=r"evil/manifest.json' is damaged"):
+            run_tg("corpus", *command)
+    assert [path.name for path in tmp_path.iterdir()] == ["evil"]
+
+
+def test_files_outside_of_a_corpus_are_not_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    digest = hashlib.sha256(b"x").hexdigest()
+    complete = {"counts": {}, "means": {}, "skipped": [], "files": {"../secret": digest}}
+    write_manifest(tmp_path / "evil", status="complete", **complete)
+    with pytest.raises(UserError, match=r"evil/secret' is missing or damaged"):
+        CorpusDirectory(str(tmp_path / "evil")).check_files()
+
+
+def test_a_function_named_in_a_file_is_never_run(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evil_objective.py").write_text(f"open('{MARK}', 'w')\ndef score(h, r): return 0.0\n")
+    write_manifest(tmp_path / "corpus", objective="evil_objective:score")
+    assert "mean evil_objective:score" in run_tg("corpus", "status", tmp_path / "corpus")
+    with pytest.raises(UserError, match="are missing"):
+        run_tg("corpus", "merge", tmp_path / "corpus", "--out", tmp_path / "out")
+    assert not os.path.exists(MARK) and "evil_objective" not in sys.modules
+
+
+def test_bombs_in_lists(tmp_path: Path) -> None:
+    """A line that grows without end, and JSON that is nested without end."""
+    with gzip.open(tmp_path / "long.gz", "wb") as file:
+        for _ in range(1 + LONGEST_LINE // (1 << 20)):
+            file.write(b" " * (1 << 20))
+    assert (tmp_path / "long.gz").stat().st_size < 1 << 20
+    (tmp_path / "deep.gz").write_bytes(gzip.compress(b"[" * 100_000 + b"\n"))
+    for name, problem in (("long.gz", "a line is longer than"), ("deep.gz", "nested too deeply")):
+        with pytest.raises(UserError, match=rf"{name}' is no list of k-best translations.*{problem}"):
+            list(read_sentences(tmp_path / name))
+
+
+def test_bombs_in_blocks(tmp_path: Path) -> None:
+    store = BlockStore(tmp_path)
+    data = gzip.compress(b" " * (LONGEST_LINE + 1))
+    (tmp_path / "000000.jsonl.gz").write_bytes(data)
+    summary = {"sha256": hashlib.sha256(data).hexdigest(), "tally": {}}
+    (tmp_path / "000000.json").write_text(json.dumps(summary))
+    with pytest.raises(UserError, match="a line is longer than"):
+        store.read(0)
+
+
+def test_archives_stay_in_their_directory(tmp_path: Path) -> None:
+    """The examples unpack what was downloaded with tar, which leaves out the beginning of paths that lead outside."""
+    import tarfile
+
+    archives, work = tmp_path / "archives", tmp_path / "deep" / "work"
+    archives.mkdir()
+    with tarfile.open(archives / "training-parallel-x.tgz", "w:gz") as archive:
+        for name in ("../../escaped", "/tmp/fairseq_tg_escaped"):
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"x"))
+    script = REPO / "examples" / "steps" / "extract_wmt.sh"
+    done = subprocess.run(["bash", script, archives, work, "de", "en", "v", "t"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert not os.path.exists("/tmp/fairseq_tg_escaped") and not list(tmp_path.glob("*escaped*"))
+    assert not list((tmp_path / "deep").glob("*escaped*"))
