@@ -4,6 +4,7 @@
 #   make bench   the benchmarks
 #   make test-compat   the tests with fairseq 0.12.2, Python 3.10 and torch 2.2 (several gigabytes are fetched)
 #   make test-faults   the long tests of kills, full disks and damage
+#   make audit         known vulnerabilities of the pinned versions (asks PyPI)
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -14,7 +15,7 @@ SETUP := $(VENV)/.complete
 #: of the older generation; pyenv's, if there is no other
 PYTHON310 ?= $(shell command -v python3.10 || ls $$HOME/.pyenv/versions/3.10*/bin/python3.10 2> /dev/null | head -n 1)
 
-.PHONY: setup test test-compat test-faults lint demo bench clean
+.PHONY: setup test test-compat test-faults audit lint demo bench clean
 
 setup: $(SETUP)
 
@@ -39,6 +40,10 @@ test-compat:
 
 test-faults: $(SETUP)
 	$(VENV)/bin/python -m pytest -n 2 --thorough tests/faults
+
+audit: $(SETUP)
+	$(PIP) install pip-audit
+	$(VENV)/bin/pip-audit --no-deps --disable-pip -r $(LOCK)-build.txt -r $(LOCK).txt
 
 lint: $(SETUP)
 	$(VENV)/bin/ruff check .

@@ -28,6 +28,7 @@ from torch import Tensor
 from fairseq_tg.data_only import allow, data_only
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
+from fairseq_tg.generations import without_copies
 
 #: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
 ALLOWED_GLOBALS: List[Any] = [
@@ -87,6 +88,7 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
     if not isinstance(state.get("model"), dict) or not state.get("cfg"):
         raise _not_a_checkpoint(path, KeyError("it has no model weights or no configuration"))
     refuse_code(state["cfg"].get("model"), path)
+    state["model"] = without_copies(state["model"])
     return state
 
 

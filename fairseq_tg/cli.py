@@ -208,6 +208,9 @@ def _add_recipe_options(parser: argparse.ArgumentParser, subset: str) -> None:
     corpus.add_argument("--beam", type=at_least(1), default=35, help="k (default: 35)")
     corpus.add_argument("--objective", default="sbleu", help="what is chosen by (default: sbleu)")
     corpus.add_argument("--selection", default="top1", help="what is chosen (default: top1)")
+    corpus.add_argument(
+        "--engine", choices=["fairseq", "ctranslate2"], default="fairseq", help="what searches (default: fairseq)"
+    )
     corpus.add_argument("--batch-size", type=at_least(1), default=16, help="sentences searched together (default: 16)")
     training = parser.add_argument_group("the training; the defaults were chosen on validation data")
     training.add_argument("--actor", default="gate", help="(default: gate)")

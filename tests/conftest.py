@@ -158,9 +158,8 @@ def write_corpus(directory: Path, sizes: Dict[str, int]) -> None:
                 )
 
 
-@pytest.fixture(scope="session")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    directory = tmp_path_factory.mktemp("workspace")
+def make_workspace(directory: Path) -> Workspace:
+    """Data and bases, trained through fairseq's own commands."""
     write_corpus(directory, {"train": 200, "valid": 30})
     data = str(directory / "bin")
     run(
@@ -174,6 +173,11 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
         )
         bases[name] = f"{directory / name}/checkpoint_last.pt"
     return Workspace(data, bases)
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    return make_workspace(tmp_path_factory.mktemp("workspace"))
 
 
 @pytest.fixture(autouse=True)

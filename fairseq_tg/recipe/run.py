@@ -35,6 +35,7 @@ class Recipe:
     beam: int = 35
     objective: str = "sbleu"
     selection: str = "top1"
+    engine: str = "fairseq"
     batch_size: int = 16
     workers: int = 1
     subset: str = "test"
@@ -98,7 +99,8 @@ def build_corpus(recipe: Recipe, base: Base, directory: Path, **changes: Any) ->
     flags: List[str] = [recipe.data, "--path", recipe.base, "--gen-subset", "train", "--kbest-dir", str(directory)]
     for name, value in {**settings, **changes}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]
-    flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0"]
+    flags += ["--kbest-engine", recipe.engine, "--batch-size", str(recipe.batch_size)]
+    flags += ["--kbest-jsonl", "--num-workers", "0"]
     manifest: Optional[Dict[str, Any]] = corpus.manifest
     if manifest is not None and corpus.complete:
         wanted = {**settings, **changes, "base": [base.fingerprint]}
