@@ -28,7 +28,7 @@ from torch import Tensor
 from fairseq_tg.data_only import allow, data_only
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
-from fairseq_tg.generations import without_copies
+from fairseq_tg.generations import without_extras
 
 #: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
 ALLOWED_GLOBALS: List[Any] = [
@@ -88,7 +88,7 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
     if not isinstance(state.get("model"), dict) or not state.get("cfg"):
         raise _not_a_checkpoint(path, KeyError("it has no model weights or no configuration"))
     refuse_code(state["cfg"].get("model"), path)
-    state["model"] = without_copies(state["model"])
+    state["model"] = without_extras(state["model"])
     return state
 
 
@@ -139,6 +139,7 @@ def _not_a_checkpoint(path: str, error: BaseException) -> UserError:
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the names, types, shapes and bytes of tensors, in the order of their names."""
     digest = hashlib.sha256()
+    tensors = without_extras(tensors)
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())

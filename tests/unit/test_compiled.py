@@ -77,7 +77,9 @@ def test_batches_threads_and_instruction_sets_change_nothing(workspace: Workspac
     if library_path("_native_avx2").exists() and engine._library.tg_has_avx2():
         other, other_scores = Engine(layout, tensors, "_native_avx2").translate(sources, limits, scores=True)
         assert other == together
-        np.testing.assert_allclose(np.concatenate(other_scores or []), np.concatenate(scores), atol=1e-4)
+        # a weight on the edge between two of 256 steps may fall to either side
+        tolerance = 1e-3 if int8 else 1e-4
+        np.testing.assert_allclose(np.concatenate(other_scores or []), np.concatenate(scores), atol=tolerance)
 
 
 def test_large_products_are_shared_among_threads(workspace: Workspace) -> None:
