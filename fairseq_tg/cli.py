@@ -94,9 +94,9 @@ def _build(args: argparse.Namespace) -> None:
         if flag.partition("=")[0] in SHARD_FLAGS:
             raise UserError(f"{flag.partition('=')[0]} is set for each of the --shards: leave it out")
     if not args.slurm:
-        manifest = build_locally(args.flags, directory, args.shards)
+        manifest = build_locally(args.flags, directory, args.shards, args.threads)
     else:
-        manifest = build_on_slurm(args.flags, directory, args.shards, args.threads, _slurm_parameters(args))
+        manifest = build_on_slurm(args.flags, directory, args.shards, args.threads or 8, _slurm_parameters(args))
     print(describe(Path(directory), manifest))
 
 
@@ -326,14 +326,14 @@ def _add_corpus_commands(corpus: argparse.ArgumentParser) -> None:
         description="Runs fairseq-generate for every shard, waits, and merges. Started again, it goes on where it was.",
     )
     build.add_argument("--shards", type=at_least(1), required=True, help="number of processes or jobs")
+    build.add_argument("--threads", type=at_least(1), help="of a process (default: its share of the cores; 8 on Slurm)")
     _add_slurm_options(build)
     build.add_argument("flags", nargs="+", metavar="FLAGS", help="of fairseq-generate, behind --")
     build.set_defaults(run=_build)
 
 
-def _add_slurm_options(parser: argparse.ArgumentParser, threads: int = 8) -> None:
+def _add_slurm_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slurm", action="store_true", help="submit to a Slurm cluster instead of running here")
-    parser.add_argument("--threads", type=at_least(1), default=threads, help=f"CPUs of a process (default: {threads})")
     parser.add_argument(
         "--slurm-option",
         action="append",
@@ -353,7 +353,8 @@ def _add_train_command(commands: argparse._SubParsersAction) -> None:
         "fairseq-train starts its own ranks.)",
     )
     train.add_argument("--ranks", type=at_least(1), required=True, help="number of processes")
-    _add_slurm_options(train, threads=1)
+    train.add_argument("--threads", type=at_least(1), default=1, help="of a process (default: 1)")
+    _add_slurm_options(train)
     train.add_argument("flags", nargs="+", metavar="FLAGS", help="of fairseq-train, behind --")
     train.set_defaults(run=_train)
 

@@ -8,7 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from tqdm import tqdm
 
@@ -41,9 +41,9 @@ class ShardJob(Requeued):
         subprocess.run(self.command(), env=self.environment(), check=True)
 
 
-def build_locally(flags: List[str], directory: str, shards: int) -> Dict[str, Any]:
-    """Run a process for each shard, show the progress of them all, and merge."""
-    threads = max(1, (os.cpu_count() or 1) // shards)
+def build_locally(flags: List[str], directory: str, shards: int, threads: Optional[int] = None) -> Dict[str, Any]:
+    """Run a process for each shard, with a share of the cores by default; show the progress of them all, and merge."""
+    threads = threads or max(1, (os.cpu_count() or 1) // shards)
     jobs = [ShardJob(flags, shard, shards, threads) for shard in range(shards)]
     logs = Path(f"{directory}.logs")
     make_directory(logs)
