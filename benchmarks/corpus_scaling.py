@@ -64,12 +64,10 @@ def main() -> None:
         for turn in range(args.turns):
             for shards in times:
                 out = Path(name) / f"corpus-{turn}-{shards}"
-                times[shards].append(build(Path(name) / "data", args.base, args.beam, shards, out))
+                seconds = build(Path(name) / "data", args.base, args.beam, shards, out)
+                times[shards].append(seconds)
                 size = sum(path.stat().st_size for path in out.iterdir()) / args.sentences
-                print(
-                    f"{shards} process(es): {times[shards][-1]:.1f} s, {args.sentences / times[shards][-1]:.1f} sentences/s",
-                    flush=True,
-                )
+                print(f"{shards} process(es): {seconds:.1f} s, {args.sentences / seconds:.1f} sentences/s", flush=True)
     one, several = (statistics.median(found) for found in times.values())
     memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"{os.cpu_count()} cores; efficiency of {args.shards} processes: {one / several / args.shards:.2f}")

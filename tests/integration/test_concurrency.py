@@ -1,0 +1,75 @@
+"""Several processes at once: one writes, the others are told so; any number reads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairseq_tg.actor_files import export_actor, read_actor_file
+from fairseq_tg.checkpoints import fingerprint
+from fairseq_tg.corpus.directory import CorpusDirectory, check_training_split
+from fairseq_tg.errors import UserError
+from fairseq_tg.recipe.stages import Stage
+from tests.integration.corpora import FORK, SLOW, build, files, pairs
+
+
+def wait_for(condition: Any) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("nothing happened")
+
+
+def test_a_second_build_in_one_directory_is_refused_while_the_first_lives(workspace, data, tmp_path):
+    out, flags = tmp_path / "corpus", ("--objective", SLOW)
+    first = FORK.Process(target=build, args=(workspace, data, out, *flags))
+    first.start()
+    wait_for(lambda: CorpusDirectory(str(out)).blocks.numbers())
+    with pytest.raises(UserError, match=r"another process is building shard 0/1 in .*: wait for it, or give another"):
+        build(workspace, data, out, *flags)
+    assert first.is_alive()
+    os.kill(first.pid, signal.SIGKILL)
+    first.join()
+    build(workspace, data, out, *flags)  # a dead process holds no lock
+    assert CorpusDirectory(str(out)).complete
+
+
+def hold(directory: Path, ready: Any, done: Any) -> None:
+    with Stage(directory, {}).doing([]):
+        ready.set()
+        done.wait(60)
+
+
+def test_a_second_run_of_a_stage_is_refused_while_the_first_lives(tmp_path):
+    ready, done = FORK.Event(), FORK.Event()
+    first = FORK.Process(target=hold, args=(tmp_path, ready, done))
+    first.start()
+    assert ready.wait(60)
+    with pytest.raises(UserError, match="another process is at work in"), Stage(tmp_path, {}).doing([]):
+        raise AssertionError("both are at work")
+    os.kill(first.pid, signal.SIGKILL)
+    first.join()
+    with Stage(tmp_path, {}).doing([]):
+        pass
+    assert Stage(tmp_path, {}).is_done()
+
+
+def read_both(corpus: str, actor_file: str) -> Any:
+    check_training_split(corpus)
+    return pairs(corpus), fingerprint(read_actor_file(actor_file)[1])
+
+
+def test_many_readers(workspace, whole, tmp_path):
+    actor_file = str(tmp_path / "actor.safetensors")
+    export_actor(workspace.train("lstm", tmp_path / "tg", "--max-update", "1"), actor_file)
+    before = files(whole)
+    with ProcessPoolExecutor(4, mp_context=FORK) as pool:
+        found = list(pool.map(read_both, [str(whole)] * 12, [actor_file] * 12))
+    assert all(answer == found[0] for answer in found) and files(whole) == before
