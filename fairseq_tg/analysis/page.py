@@ -33,8 +33,9 @@ def render(report: Report, figures: Dict[str, bytes]) -> str:
     body += [f"<p><b>{escape(line)}</b></p>" for line in share_lines(report)]
     body += ["<h2>Quality and speed</h2>", _table(*quality_table(report))]
     body.append(
-        '<p class="note">tok/s: sentence by sentence; greedy and tg on the fast path, beam search and "fairseq greedy" '
-        "by fairseq. * and **: BLEU differs from greedy's, and from beam 4's, at p &lt; 0.05 (paired bootstrap, 1000 "
+        '<p class="note">length: of the references\' (below 1, BLEU has a penalty). tok/s: sentence by sentence; '
+        'greedy and tg on the fast path, beam search and "fairseq greedy" by fairseq. * and **: BLEU differs from '
+        "greedy's, and from beam 4's, at p &lt; 0.05 (paired bootstrap, 1000 "
         "samples).</p>"
     )
     if report.scores is not None:

@@ -190,6 +190,7 @@ def tables(report: Report) -> str:
         )
         lines += share_lines(report)
     lines += [
+        "length: of the references' (below 1, BLEU has a brevity penalty)",
         "tok/s: sentence by sentence; greedy and tg on the fast path, beam search and fairseq greedy by fairseq",
         "",
     ]
@@ -204,7 +205,7 @@ def tables(report: Report) -> str:
 def quality_table(report: Report) -> Tuple[List[str], List[List[str]]]:
     """The paper's two main tables: header and rows."""
     metrics = list(report.scores.signatures) if report.scores else []
-    header = ["system", *metrics, "tok/s", "(range)"]
+    header = ["system", *metrics, "length", "tok/s", "(range)"]
     rows = []
     for name in dict.fromkeys([*(report.scores.values if report.scores else ()), *report.speed]):
         cells = [name]
@@ -212,6 +213,8 @@ def quality_table(report: Report) -> Tuple[List[str], List[List[str]]]:
             value = report.scores.values.get(name, {}).get(metric) if report.scores else None
             mark = "" if metric != "BLEU" else _stars(report, name)
             cells.append("" if value is None else f"{value:.2f}{mark}")
+        length = report.scores.lengths.get(name) if report.scores else None
+        cells.append("" if length is None else f"{length:.3f}")
         speed = report.speed.get(name)
         cells += ["", ""] if speed is None else [f"{speed.median:,.0f}", f"{speed.low:,.0f}-{speed.high:,.0f}"]
         rows.append(cells)

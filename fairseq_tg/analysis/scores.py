@@ -21,6 +21,7 @@ class Scores:
     values: Dict[str, Dict[str, float]]  # system -> metric -> score
     p_values: Dict[str, Dict[str, Dict[str, Optional[float]]]]  # baseline -> system -> metric -> p
     signatures: Dict[str, str]
+    lengths: Dict[str, float]  # of a system's words to the references', by BLEU's tokens: below 1, BLEU has a penalty
 
 
 class OnceTER(TER):
@@ -48,6 +49,8 @@ def score_systems(outputs: Mapping[str, Sequence[str]], references: List[str], b
     for metric_name, metric in metrics.items():
         for name, output in outputs.items():
             values[name][metric_name] = metric.corpus_score(list(output), None).score
+    bleu = {name: metrics["BLEU"].corpus_score(list(output), None) for name, output in outputs.items()}
+    lengths = {name: score.sys_len / max(score.ref_len, 1) for name, score in bleu.items()}
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     try:
         meteor = get_objective("meteor")
@@ -59,7 +62,7 @@ def score_systems(outputs: Mapping[str, Sequence[str]], references: List[str], b
             values[name]["METEOR"] = 100 * total / len(references)
         signatures["METEOR"] = f"{meteor.signature}, mean of sentences"
     p_values = {baseline: _paired(outputs, metrics, baseline) for baseline in baselines}
-    return Scores(values, p_values, signatures)
+    return Scores(values, p_values, signatures, lengths)
 
 
 def _paired(
