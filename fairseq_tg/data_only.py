@@ -77,7 +77,7 @@ def data_only() -> Iterator[None]:
     load: Callable[..., Any] = torch.load
 
     def safe_load(*args: Any, **kwargs: Any) -> Any:
-        return load(*args, **{**kwargs, "pickle_module": _as_pickle_module()})
+        return load(*args, **{**kwargs, "weights_only": False, "pickle_module": _as_pickle_module()})
 
     torch.load = safe_load
     try:

@@ -7,6 +7,7 @@ import tempfile
 from typing import Any, Callable, Dict, List, Optional
 
 from fairseq_tg.corpus.blocks import Hypothesis
+from fairseq_tg.data_only import data_only
 from fairseq_tg.errors import UserError
 from fairseq_tg.registry import Registry
 
@@ -43,7 +44,8 @@ def convert_to_ctranslate2(path: str, task_config: Any, directory: str, quantiza
 
     try:
         converter = FairseqConverter(path, task_config.data, task_config.source_lang, task_config.target_lang)
-        converter.convert(directory, quantization=quantization, force=True)
+        with data_only():
+            converter.convert(directory, quantization=quantization, force=True)
     except Exception as error:
         raise UserError(f"CTranslate2 cannot convert '{path}': {error}; go on without it") from None
 

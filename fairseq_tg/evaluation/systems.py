@@ -40,15 +40,17 @@ def build(system: System) -> Translate:
 def _fairseq(system: System) -> Translate:
     """fairseq's own search, or our greedy path, as fairseq-generate sets them up."""
     import torch
+    from fairseq.dataclass.configs import GenerationConfig
     from omegaconf import OmegaConf
 
     from fairseq_tg.compiled.compile import load_model
 
     torch.set_num_threads(system.threads)
     model, task = load_model(system.path, system.data, fast_greedy=system.kind == "fast")
-    generation = {"beam": system.beam, "max_len_b": system.max_len_b, "no_beamable_mm": False}
+    # With all of fairseq's own options: what is not there is None to older versions of omegaconf, and not a default
+    generation = OmegaConf.structured(GenerationConfig(beam=system.beam, max_len_b=system.max_len_b))
     model.prepare_for_inference_(OmegaConf.create({"generation": generation}))
-    generator = task.build_generator([model], OmegaConf.create(generation))
+    generator = task.build_generator([model], generation)
 
     def translate(sources: Sequence[Tokens]) -> List[Tokens]:
         sentences = [torch.tensor(source) for source in sources]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from argparse import Namespace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_a_fresh_actor_translates_as_the_base_does(workspace, tmp_path, base, be
 def test_training_moves_actors_and_nothing_else(workspace, trained, base):
     saved = load_checkpoint(trained[base])
     base_tensors, actors = split_tensors(saved["model"])
-    original = torch.load(workspace.bases[base])["model"]
+    original = load_checkpoint(workspace.bases[base])["model"]
     assert list(map(str, sorted(base_tensors))) == sorted(original)
     assert all(torch.equal(base_tensors[name], original[name]) for name in original)
     assert fingerprint(base_tensors) in saved["cfg"]["model"]["base_record"]
@@ -158,6 +159,11 @@ def test_old_checkpoints_with_args(workspace, tmp_path):
         )
 
 
+#: Its Hydra gives models that have no dataclass, as `transformer`, no defaults
+OLD_HYDRA = version("omegaconf").startswith("2.0")
+
+
+@pytest.mark.skipif(OLD_HYDRA, reason="fairseq 0.12.2 cannot train a Transformer from scratch with Hydra")
 def test_hydra_trains_a_base_and_its_actors(workspace, tmp_path):
     shutil.copytree(REPO / "user_dir_configs", tmp_path / "user_dir_configs")
     shutil.copytree(workspace.data, tmp_path / "PSEUDO_BIN")
@@ -181,7 +187,7 @@ def test_hydra_trains_a_base_and_its_actors(workspace, tmp_path):
         assert len(hypotheses(workspace.generate(f"{tmp_path}/checkpoints/checkpoint_last.pt", "--beam", beam))) == 30
 
 
-@pytest.mark.parametrize("base", ["lstm", "fconv"])
+@pytest.mark.parametrize("base", ["transformer", "lstm", "fconv"] if OLD_HYDRA else ["lstm", "fconv"])
 def test_hydra_trains_the_other_families(workspace, tmp_path, base):
     done = run_process(
         *("fairseq-hydra-train", "--config-dir", REPO / "user_dir_configs", "--config-name", f"tg_{base}_gate"),

@@ -20,18 +20,20 @@ from tests.integration.corpora import FORK, SLOW, build, files, pairs
 
 
 def wait_for(condition: Any) -> None:
-    for _ in range(2000):
+    for _ in range(6000):
         if condition():
             return
         time.sleep(0.01)
     raise AssertionError("nothing happened")
 
 
-def test_a_second_build_in_one_directory_is_refused_while_the_first_lives(workspace, data, tmp_path):
+def test_a_second_build_in_one_directory_is_refused_while_the_first_lives(workspace, data, tmp_path, monkeypatch):
     out, flags = tmp_path / "corpus", ("--objective", SLOW)
+    monkeypatch.setenv("SLOW_OBJECTIVE", "1")
     first = FORK.Process(target=build, args=(workspace, data, out, *flags))
     first.start()
-    wait_for(lambda: CorpusDirectory(str(out)).blocks.numbers())
+    monkeypatch.delenv("SLOW_OBJECTIVE")
+    wait_for(lambda: CorpusDirectory(str(out)).manifest is not None)
     with pytest.raises(UserError, match=r"another process is building shard 0/1 in .*: wait for it, or give another"):
         build(workspace, data, out, *flags)
     assert first.is_alive()
