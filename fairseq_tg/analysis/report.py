@@ -69,7 +69,6 @@ def make_report(options: Options) -> Report:
     """Translate, score, measure, and write report.html, report.json, report.txt and the figures."""
     started = time.perf_counter()
     say = Progress()
-    make_directory(Path(options.out))
     torch.set_num_threads(options.threads)
     base, task = load_model(options.base, options.data)
     if isinstance(base, ActorModel):
@@ -77,6 +76,7 @@ def make_report(options: Options) -> Report:
     names = label_actors(options.actors)
     tg_models = {name: _load_actor(path, options, base) for name, path in zip(names, options.actors)}
     subset = read_subset(task, options.subset)
+    make_directory(Path(options.out))
     report = Report(options, _fingerprint(base), len(subset.sources), versions())
 
     systems = _systems(options, names)

@@ -43,6 +43,8 @@ def quality_and_speed(points: Sequence[Point], metric: str) -> Optional[bytes]:
         above = 5 if number % 2 else -12  # neighbours keep apart
         axes.annotate(str(number), (speed.median, score), textcoords="offset points", xytext=(4, above), fontsize=8)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_formatter("{x:,.0f}")
     axes.margins(x=0.1, y=0.1)
     axes.set_xlabel("tokens a second, sentence by sentence")
     axes.set_ylabel(metric)
