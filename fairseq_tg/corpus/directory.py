@@ -143,8 +143,9 @@ def _check_manifest(manifest: Dict[str, Any]) -> None:
     names = [*recipe["languages"], recipe["subset"]] if "languages" in recipe else []
     if len(names) not in (0, 3) or not all(re.fullmatch(r"\w[\w.@+-]*", name) for name in names):
         raise ValueError(f"{names} are no names of languages and a split")
-    if any(not isinstance(recipe.get(name, 1), int) or recipe.get(name, 1) < 0 for name in ("sentences", "block_size")):
-        raise ValueError("its sizes are no numbers")
+    for name, least in (("sentences", 0), ("block_size", 1)):
+        if not isinstance(recipe.get(name, least), int) or recipe.get(name, least) < least:
+            raise ValueError(f"its {name} is {recipe[name]!r:.20}")
     if manifest["status"] not in ("building", "complete"):
         raise ValueError(f"its status is {manifest['status']!r:.20}")
     if manifest["status"] == "complete":

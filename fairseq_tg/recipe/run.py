@@ -103,7 +103,7 @@ def build_corpus(recipe: Recipe, base: Base, directory: Path, **changes: Any) ->
     flags += ["--kbest-jsonl", "--num-workers", "0"]
     manifest: Optional[Dict[str, Any]] = corpus.manifest
     if manifest is not None and corpus.complete:
-        wanted = {**settings, **changes, "base": [base.fingerprint]}
+        wanted = {**settings, **changes, "engine": recipe.engine, "base": [base.fingerprint]}
         made = {name: manifest["recipe"][name] for name in wanted if name in manifest["recipe"]}
         difference = describe_difference(made, {name: wanted[name] for name in made})
         if difference:

@@ -179,6 +179,7 @@ def write_manifest(directory: Path, **changes: Any) -> None:
         {"subset": ""},
         {"sentences": "1e9"},
         {"block_size": -1},
+        {"block_size": 0},
         {"status": "done"},
         {"status": "complete"},
         {"recipe": []},
