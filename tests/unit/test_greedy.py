@@ -7,6 +7,7 @@ from typing import Any, Dict, List
 
 import pytest
 import torch
+from fairseq.dataclass.configs import GenerationConfig
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
@@ -135,14 +136,15 @@ def test_a_model_in_training_is_decoded_with_the_weights_it_has(workspace: Works
 
 
 def generation(**options: Any) -> Any:
-    return OmegaConf.create({"beam": 1, **options})
+    # With all other options too: what is missing is None to omegaconf 2.0, as fairseq 0.12.2 has it, and no default
+    return OmegaConf.merge(OmegaConf.structured(GenerationConfig()), {"beam": 1, **options})
 
 
 def test_who_asks_for_more_than_greedy_search_gets_fairseqs_generator(workspace: Workspace) -> None:
     model = workspace.base_model("transformer")
     assert is_greedy([model], generation())
     assert not is_greedy([model, model], generation())
-    assert not is_greedy([model], OmegaConf.create({}))  # fairseq's default is a beam of 5
+    assert not is_greedy([model], OmegaConf.structured(GenerationConfig()))  # fairseq's default is a beam of 5
     for options in (
         {"beam": 2},
         {"sampling": True},
