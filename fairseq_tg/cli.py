@@ -4,55 +4,18 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 import sys
 import warnings
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NoReturn, Optional
+from typing import Any, Dict, List, Optional
 
 from fairseq_tg import __version__
+from fairseq_tg.arguments import Parser, at_least, number
 from fairseq_tg.errors import UserError
 
 # What a command needs is imported when it runs: fairseq takes seconds, and a compiled model needs none of it.
-
-
-class Parser(argparse.ArgumentParser):
-    """Ends in one line, as everything does that a user can put right."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; see {self.prog} --help")
-
-
-def at_least(lowest: int) -> Callable[[str], int]:
-    """The type of an option that is a whole number."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = lowest - 1
-        if value < lowest:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r}: give a whole number of at least {lowest}")
-        return value
-
-    return parse
-
-
-def number(lowest: float, highest: float) -> Callable[[str], float]:
-    """The type of an option that is a number."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not lowest <= value <= highest:
-            raise argparse.ArgumentTypeError(f"{text[:40]!r}: give a number from {lowest:g} to {highest:g}")
-        return value
-
-    return parse
 
 
 def _export(args: argparse.Namespace) -> None:

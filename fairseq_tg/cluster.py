@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Dict, Sequence
 
 from fairseq_tg.errors import UserError
@@ -35,11 +36,12 @@ def wait_for(jobs: Sequence[Any], logs: str) -> None:
             raise UserError(f"job {job.job_id} failed: {last} (see '{logs}'); run this again") from None
 
 
-class Requeued:
+class Requeued(ABC):
     """A job that, when Slurm is about to take its machine away, is queued again as it is."""
 
+    @abstractmethod
     def __call__(self) -> None:
-        raise NotImplementedError
+        """Do the work, or what is left of it."""
 
     def checkpoint(self) -> Any:
         import submitit

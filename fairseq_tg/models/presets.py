@@ -14,9 +14,10 @@ from fairseq.models.transformer.transformer_legacy import base_architecture as t
 
 
 def _default(args: Namespace, **values: Any) -> None:
-    """Set what the user has not set."""
+    """Set what the user has not set (which omegaconf 2.0, in Hydra with fairseq 0.12.2, gives as None)."""
     for name, value in values.items():
-        setattr(args, name, getattr(args, name, value))
+        if getattr(args, name, None) is None:
+            setattr(args, name, value)
 
 
 def _transformer(args: Namespace, model_dim: int, hidden_dim: int, layers: int, heads: int, dropout: float) -> None:
@@ -30,7 +31,7 @@ def _transformer(args: Namespace, model_dim: int, hidden_dim: int, layers: int, 
                 f"{side}_attention_heads": heads,
             },
         )
-    _default(args, dropout=dropout)
+    _default(args, dropout=dropout, base_layers=0)  # the last because fairseq 0.12.2's trainer compares it with 0
     transformer_defaults(args)
 
 
