@@ -18,7 +18,7 @@ from torch import Tensor
 from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json, replacing
-from fairseq_tg.models.base import FAMILY_PREFIX, ActorModel, Base, other_base
+from fairseq_tg.models.base import FAMILY_PREFIX, ActorModel, Base, other_base, recorded_base
 
 METADATA_KEY = "fairseq_tg"  # one key, because safetensors does not keep the order of several
 FORMAT = 1
@@ -92,7 +92,7 @@ def export_actor(tg_path: str, actor_path: str) -> ActorMetadata:
     """Write the actors of a tg checkpoint to an actor file."""
     state = load_checkpoint(tg_path)
     config = state["cfg"]["model"]
-    record = getattr(config, "base_record", "")
+    record = recorded_base(config)
     if not record:
         raise UserError(f"'{tg_path}' has no actors: give a checkpoint trained with --arch tg_*")
     base_tensors, tensors = split_tensors(state["model"])

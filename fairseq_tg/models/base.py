@@ -96,7 +96,7 @@ class Base:
     def of_config(cls, config: Union[Namespace, DictConfig], fingerprint: str, path: str) -> Base:
         """Record the model options of a checkpoint and the fingerprint of its weights."""
         namespace = isinstance(config, Namespace)
-        if not namespace and config.get("base_record"):
+        if recorded_base(config):
             raise UserError(f"{path} has actors already: give the checkpoint of a model without")
         options = vars(config) if isinstance(config, Namespace) else OmegaConf.to_container(config, resolve=True)
         assert isinstance(options, dict)
@@ -274,9 +274,16 @@ def read_base(path: str) -> Tuple[Base, Dict[str, Tensor]]:
         raise UserError("no base: give --base-checkpoint the fairseq checkpoint to put actors on")
     state = load_checkpoint(path)
     config = state["cfg"]["model"]
-    if not isinstance(config, Namespace) and config.get("base_record"):
-        return Base.from_json(config["base_record"]), split_tensors(state["model"])[0]
+    record = recorded_base(config)
+    if record:
+        return Base.from_json(record), split_tensors(state["model"])[0]
     return Base.of_config(config, fingerprint(state["model"]), path), state["model"]
+
+
+def recorded_base(config: Union[Namespace, DictConfig]) -> str:
+    """What the model options of a tg checkpoint record of its base; of any other checkpoint, nothing."""
+    # Not `get`: a config of fixed keys raises for others, with omegaconf 2.0 whatever the default.
+    return config.base_record if "base_record" in config else ""
 
 
 def _contiguous(module: nn.Module, args: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
