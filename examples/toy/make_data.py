@@ -2,7 +2,9 @@
 
 Source sentences are subject-object-verb, target sentences subject-verb-object. A target noun has a gender that its
 article and adjective agree with, so an article chosen too early can be wrong; an ambiguous source noun is told by the
-verb, which the source has last and the target before the object.
+verb, which the source has last and the target before the object. Verbs and plain nouns can be said in several ways: the
+likeliest first word is that of five phrases, each of which is less likely than the one way that starts otherwise.
+That is where greedy search goes wrong and beam search does not.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ import argparse
 import random
 from pathlib import Path
 from typing import List, Tuple
+
+#: How often a word that can be said in several ways is said in the fixed one, and the endings of the others
+FIXED, ENDINGS = 0.4, "abcde"
 
 #: source noun -> target noun and its gender
 NOUNS = {f"no{i}": (f"nam{i}", "m" if i % 2 else "f") for i in range(14)}
@@ -21,6 +26,13 @@ VERBS = {f"ve{i}": f"does{i}" for i in range(12)}
 ADVERBS = {f"av{i}": f"often{i}" for i in range(6)}
 
 
+def said(generator: random.Random, word: str, start: str) -> List[str]:
+    """A target word as two words: the fixed way, or `start` and one of several endings."""
+    if generator.random() < FIXED:
+        return [word, "so"]
+    return [start, word + generator.choice(ENDINGS)]
+
+
 def noun_phrase(generator: random.Random, noun: Tuple[str, Tuple[str, str]]) -> Tuple[List[str], List[str]]:
     """A noun with an article and up to two adjectives, in both languages."""
     word, (translation, gender) = noun
@@ -28,7 +40,8 @@ def noun_phrase(generator: random.Random, noun: Tuple[str, Tuple[str, str]]) -> 
     source = ["da", *adjectives, word]
     # the target's adjectives follow in the other order, and agree
     agreeing = [f"{ADJECTIVES[adjective]}-{gender}" for adjective in reversed(adjectives)]
-    return source, ["le" if gender == "m" else "la", *agreeing, translation]
+    noun_words = said(generator, translation, f"sort-{gender}") if word in NOUNS else [translation]
+    return source, ["le" if gender == "m" else "la", *agreeing, *noun_words]
 
 
 def sentence(generator: random.Random) -> Tuple[str, str]:
@@ -43,7 +56,7 @@ def sentence(generator: random.Random) -> Tuple[str, str]:
     obj, obj_t = noun_phrase(generator, nouns[1])
     adverb = generator.choice([None, *sorted(ADVERBS)])
     source = [*subject, *([adverb] if adverb else []), *obj, verb]
-    target = [*subject_t, VERBS[verb], *obj_t, *([ADVERBS[adverb]] if adverb else [])]
+    target = [*subject_t, *said(generator, VERBS[verb], "keeps"), *obj_t, *([ADVERBS[adverb]] if adverb else [])]
     return " ".join(source), " ".join(target)
 
 

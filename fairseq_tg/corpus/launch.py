@@ -92,13 +92,17 @@ def _complete(directory: str) -> Dict[str, Any]:
 def _watch(processes: List[subprocess.Popen], directory: CorpusDirectory) -> None:
     """A bar over the blocks of all shards, until all processes have ended or one has failed."""
     with tqdm(unit="sent", desc="all shards") as bar:
-        while any(process.poll() is None for process in processes):
+        running = True
+        while running:
+            running = any(process.poll() is None for process in processes)
             if any(process.poll() for process in processes):
                 return
             manifest = directory.manifest
             if manifest is not None:
                 recipe = manifest["recipe"]
                 bar.total = recipe["sentences"]
-                bar.n = min(len(directory.blocks.numbers()) * recipe["block_size"], recipe["sentences"])
+                done = len(directory.blocks.numbers()) * recipe["block_size"]  # blocks are gone when all is done
+                bar.n = bar.total if directory.complete else min(done, bar.total)
                 bar.refresh()
-            time.sleep(0.5)
+            if running:
+                time.sleep(0.5)

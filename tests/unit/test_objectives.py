@@ -45,6 +45,10 @@ def test_known_values():
     assert get_objective("sbleu").score("a b c x", "a b c d") == pytest.approx(
         100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
     )
+    # precisions 3/4 and, each with one added, 3/4, 2/3 and 1/2; 4 words for a reference that counts 6
+    assert get_objective("sbleu-long").score("a b c x", "a b c d") == pytest.approx(
+        100 * (3 / 4 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25 * math.exp(1 - 6 / 4)
+    )
     assert get_objective("ter").score("a b c x", "a b c d") == pytest.approx(-25)
     # two of two unigrams match in one chunk: F 1, penalty 0.5 * (1/2)^3
     assert get_objective("meteor").score("a b", "a b") == pytest.approx(1 - 0.5 * 0.125)
@@ -52,6 +56,13 @@ def test_known_values():
     assert get_objective("meteor").score("he walks", "he walking") == pytest.approx(1 - 0.5 * 0.125)
     # each of 4 different reference words carries log2(4) = 2 bits; no n-gram of higher order tells more
     assert get_objective("nist").score("a b c d", "a b c d") == pytest.approx(2.0)
+
+
+def test_the_long_bleu_takes_the_longer_of_equals():
+    reference = "two young men are outside near many bushes ."
+    short, long = "two young men are outside near bushes .", "two young men are outside near a lot of bushes ."
+    assert get_objective("sbleu").score(short, reference) > get_objective("sbleu").score(long, reference)
+    assert get_objective("sbleu-long").score(short, reference) < get_objective("sbleu-long").score(long, reference)
 
 
 @ALL
@@ -94,7 +105,7 @@ def test_a_function_of_the_users():
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("bleu", "unknown objective 'bleu': --objective takes one of sbleu, chrf, ter, meteor, nist"),
+        ("bleu", "unknown objective 'bleu': --objective takes one of sbleu, sbleu-long, chrf, ter, meteor, nist"),
         ("no.such.module:function", "No module named 'no'"),
         ("tests.unit.test_objectives:missing", "has no attribute 'missing'"),
         ("tests.unit.test_objectives:REFERENCE", "is no function"),
