@@ -35,26 +35,34 @@ def sentence_bleu() -> Objective:
     return _sacrebleu("sbleu", BLEU(effective_order=True))
 
 
-@OBJECTIVES.register("sbleu-long")
-def long_sentence_bleu() -> Objective:
-    """Sentence BLEU+1, 0 to 100, with a brevity penalty as if the reference had two words more.
+@OBJECTIVES.register("sbleu+1")
+def sentence_bleu_of_one_word_more() -> Objective:
+    return _longer_bleu(1)
+
+
+@OBJECTIVES.register("sbleu+2")
+def sentence_bleu_of_two_words_more() -> Objective:
+    return _longer_bleu(2)
+
+
+def _longer_bleu(words: int) -> Objective:
+    """Sentence BLEU+1, 0 to 100, with a brevity penalty as if the reference had some words more.
 
     A smoothed sentence BLEU prefers short hypotheses, and what is trained on its choices gets shorter than the
-    references (Nakov, Guzman and Vogel, 2012, whose remedy this is). Of the same n-gram matches, this takes the longer.
+    references (Nakov, Guzman and Vogel, 2012, whose remedy this is). Of equal matches this takes the longer.
     """
     from sacrebleu.metrics import BLEU
 
     metric = BLEU(effective_order=True)
-    more_words = 2
 
     def score(hypothesis: str, reference: str) -> float:
         matches = metric.sentence_score(hypothesis, [reference])
-        sizes = matches.sys_len, matches.ref_len + more_words
-        return BLEU.compute_bleu(matches.counts, matches.totals, *sizes, smooth_method="add-k", smooth_value=1).score
+        lengths = matches.sys_len, matches.ref_len + words
+        return BLEU.compute_bleu(matches.counts, matches.totals, *lengths, smooth_method="add-k", smooth_value=1).score
 
     score("a", "a")
-    signature = str(metric.get_signature()).replace("smooth:exp", f"smooth:add-k[1.00]|reflen:+{more_words}")
-    return Objective("sbleu-long", score, signature)
+    signature = str(metric.get_signature()).replace("smooth:exp", f"smooth:add-k[1.00]|reflen:+{words}")
+    return Objective(f"sbleu+{words}", score, signature)
 
 
 @OBJECTIVES.register("chrf")
