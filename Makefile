@@ -12,8 +12,9 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 LOCK := requirements/py$(VERSION)
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 SETUP := $(VENV)/.complete
-#: of the older generation; pyenv's, if there is no other
-PYTHON310 ?= $(shell command -v python3.10 || ls $$HOME/.pyenv/versions/3.10*/bin/python3.10 2> /dev/null | head -n 1)
+#: of the older generation: the first that runs (pyenv has a python3.10 that does not, if that is not its global one)
+PYTHON310 ?= $(shell for python in python3.10 $$HOME/.pyenv/versions/3.10*/bin/python3.10; do \
+	$$python -c '' 2> /dev/null && echo $$python && break; done)
 
 .PHONY: setup test test-compat test-faults audit lint demo bench clean
 

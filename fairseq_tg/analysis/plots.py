@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Optional, Sequence, Tuple
 
 from fairseq_tg.analysis.norms import NAMES, NormsAt
-from fairseq_tg.evaluation.plots import load_pyplot, to_png
+from fairseq_tg.evaluation.plots import legend_beside, load_pyplot, to_png
 
 
 def norms_over_training(norms: List[NormsAt]) -> Optional[bytes]:
@@ -19,7 +19,7 @@ def norms_over_training(norms: List[NormsAt]) -> Optional[bytes]:
     axes.set_xlabel("updates")
     axes.set_ylabel("mean L2 norm, validation set")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    legend_beside(axes)
     axes.grid(alpha=0.3)
     return to_png(pyplot, figure)
 
@@ -39,7 +39,7 @@ def bars(values: Sequence[Tuple[str, float]], baseline: Optional[float], label: 
     axes.set_ylim(low - 0.25 * (high - low or 1), high + 0.15 * (high - low or 1))
     if baseline is not None:
         axes.axhline(baseline, color="tab:gray", linestyle="--", label="greedy")
-        axes.legend()
+        legend_beside(axes)
     axes.set_ylabel(label)
     axes.set_title(title)
     return to_png(pyplot, figure)

@@ -43,14 +43,21 @@ def quality_and_speed(points: Sequence[Point], metric: str) -> Optional[bytes]:
         above = 5 if number % 2 else -12  # neighbours keep apart
         axes.annotate(str(number), (speed.median, score), textcoords="offset points", xytext=(4, above), fontsize=8)
     axes.set_xscale("log")
+    wide = max(point.speed.high for point in points) > 5 * min(point.speed.low for point in points)
+    axes.xaxis.set_major_locator(pyplot.matplotlib.ticker.LogLocator(subs=(1, 2, 5) if wide else range(1, 10)))
     axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_minor_formatter("{x:,.0f}")
+    axes.xaxis.set_minor_formatter("")
     axes.margins(x=0.1, y=0.1)
     axes.set_xlabel("tokens a second, sentence by sentence")
     axes.set_ylabel(metric)
     axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
+    legend_beside(axes)
     return to_png(pyplot, figure)
+
+
+def legend_beside(axes: Any) -> None:
+    """Outside, where it covers nothing."""
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
 
 
 def to_png(pyplot: Any, figure: Any) -> bytes:
