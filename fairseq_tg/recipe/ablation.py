@@ -25,7 +25,7 @@ from fairseq_tg.recipe.training import Training, count_updates, train
 
 BEAMS = (1, 5, 10, 20, 35, 50)
 COMPOSITIONS = ("para", "full", "thd", "top1", "comb")
-OBJECTIVES = ("sbleu", "meteor", "ter")
+OBJECTIVES = ("sbleu", "sbleu+2", "meteor", "ter")
 #: The whole base trained on the pseudo corpus; its learning rate is that of fine-tuning
 CONT = Training(actor="", lr=5e-4)
 

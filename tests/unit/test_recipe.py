@@ -87,7 +87,7 @@ def test_the_cells_of_the_papers_ablations() -> None:
         "actor": ["gate", "linear", "ff 64", "ff 128", "ff2 64", "ff2 128", "rnn 64", "rnn 128", "cont."],
         "beam": ["k=1", "k=5", "k=10", "k=20", "k=35", "k=50"],
         "composition": ["para", "full", "thd", "top1", "comb"],
-        "objective": ["sbleu", "meteor", "ter"],
+        "objective": ["sbleu", "sbleu+2", "meteor", "ter"],
     }
     assert [cell.corpus for cell in cells("beam", recipe, (), (1, 5))] == [{"beam": 1}, {"beam": 5}]
     assert [cell.corpus for cell in cells("objective", recipe, (), ())] == [{"objective": n} for n in OBJECTIVES]
