@@ -46,7 +46,9 @@ def cells(kind: str, recipe: Recipe, hidden: Tuple[int, ...], beams: Tuple[int, 
     if kind == "actor":
         made = [Cell(actor, replace(usual, actor=actor), {}) for actor in ("gate", "linear")]
         for actor in ("ff", "ff2", "rnn"):
-            made += [Cell(f"{actor} {n}", replace(usual, actor=actor, actor_hidden=n), {}) for n in hidden]
+            made += [
+                Cell(f"{actor} {n or ''}".strip(), replace(usual, actor=actor, actor_hidden=n), {}) for n in hidden
+            ]
         return [
             *made,
             Cell("cont.", replace(CONT, seed=usual.seed, max_tokens=usual.max_tokens, epochs=usual.epochs), {}),

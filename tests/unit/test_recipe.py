@@ -89,6 +89,8 @@ def test_the_cells_of_the_papers_ablations() -> None:
         "composition": ["para", "full", "thd", "top1", "comb"],
         "objective": ["sbleu", "sbleu+2", "meteor", "ter"],
     }
+    usual = [cell.name for cell in cells("actor", recipe, (0,), ())]
+    assert usual == ["gate", "linear", "ff", "ff2", "rnn", "cont."]
     assert [cell.corpus for cell in cells("beam", recipe, (), (1, 5))] == [{"beam": 1}, {"beam": 5}]
     assert [cell.corpus for cell in cells("objective", recipe, (), ())] == [{"objective": n} for n in OBJECTIVES]
     assert cells("actor", recipe, (64,), ())[2].training == Training(actor="ff", actor_hidden=64)
