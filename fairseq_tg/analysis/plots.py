@@ -24,22 +24,25 @@ def norms_over_training(norms: List[NormsAt]) -> Optional[bytes]:
     return to_png(pyplot, figure)
 
 
-def bars(values: Sequence[Tuple[str, float]], baseline: Optional[float], label: str, title: str) -> Optional[bytes]:
-    """A bar for each setting; the baseline as a line."""
+def dots(values: Sequence[Tuple[str, float]], baseline: Optional[float], label: str, title: str) -> Optional[bytes]:
+    """A dot for each setting (bars would need an axis from zero, which hides differences); the baseline as a line."""
     pyplot = load_pyplot()
     if pyplot is None or not values:
         return None
     figure, axes = pyplot.subplots(figsize=(8, 4))
-    axes.bar(range(len(values)), [value for _, value in values], color="tab:green")
+    axes.plot(range(len(values)), [value for _, value in values], "o", color="tab:green")
     axes.set_xticks(range(len(values)), [name for name, _ in values], rotation=20, ha="right")
     for i, (_, value) in enumerate(values):
-        axes.annotate(f"{value:.2f}", (i, value), ha="center", va="bottom", fontsize=8)
+        place = {"textcoords": "offset points", "xytext": (0, 5), "ha": "center"}
+        axes.annotate(f"{value:.2f}", (i, value), fontsize=8, **place)
     low = min([value for _, value in values] + ([baseline] if baseline is not None else []))
     high = max(value for _, value in values)
     axes.set_ylim(low - 0.25 * (high - low or 1), high + 0.15 * (high - low or 1))
     if baseline is not None:
         axes.axhline(baseline, color="tab:gray", linestyle="--", label="greedy")
         legend_beside(axes)
+    axes.margins(x=0.1)
+    axes.grid(axis="y", alpha=0.3)
     axes.set_ylabel(label)
     axes.set_title(title)
     return to_png(pyplot, figure)

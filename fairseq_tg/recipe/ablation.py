@@ -142,7 +142,7 @@ def _table(kind: str, recipe: Recipe, scores: Scores, updates: int) -> str:
 
 def _write(out: Path, kind: str, scores: Scores, table: str) -> None:
     bleu = [(name, values["BLEU"]) for name, values in scores.values.items() if name != "greedy"]
-    figure: Optional[bytes] = plots.bars(bleu, scores.values["greedy"]["BLEU"], "BLEU, greedy", kind)
+    figure: Optional[bytes] = plots.dots(bleu, scores.values["greedy"]["BLEU"], "BLEU, greedy", kind)
     content = {"values": scores.values, "p_values": scores.p_values, "signatures": scores.signatures}
     files = {"txt": table.encode(), "json": (json.dumps(content, indent=2) + "\n").encode(), "png": figure}
     for suffix, data in files.items():
