@@ -42,9 +42,10 @@ test-compat:
 test-faults: $(SETUP)
 	$(VENV)/bin/python -m pytest -n 2 --thorough tests/faults
 
-audit: $(SETUP)
-	$(PIP) install pip-audit
-	$(VENV)/bin/pip-audit --no-deps --disable-pip -r $(LOCK)-build.txt -r $(LOCK).txt
+audit:
+	$(PYTHON) -m venv .venv-audit
+	.venv-audit/bin/python -m pip --disable-pip-version-check -q install pip-audit
+	.venv-audit/bin/pip-audit --strict --no-deps --disable-pip -r $(LOCK)-build.txt -r $(LOCK).txt
 
 lint: $(SETUP)
 	$(VENV)/bin/ruff check .
@@ -59,4 +60,4 @@ bench: $(SETUP)
 	$(VENV)/bin/python benchmarks/training_cost.py
 
 clean:
-	rm -rf $(VENV) .venv-py3.10 work-demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-py3.10 .venv-audit work-demo .pytest_cache .mypy_cache .ruff_cache
