@@ -24,7 +24,7 @@ def norms_over_training(norms: List[NormsAt]) -> Optional[bytes]:
     return to_png(pyplot, figure)
 
 
-def dots(values: Sequence[Tuple[str, float]], baseline: Optional[float], label: str, title: str) -> Optional[bytes]:
+def dots(values: Sequence[Tuple[str, float]], baseline: float, label: str, title: str) -> Optional[bytes]:
     """A dot for each setting (bars would need an axis from zero, which hides differences); the baseline as a line."""
     pyplot = load_pyplot()
     if pyplot is None or not values:
@@ -33,15 +33,10 @@ def dots(values: Sequence[Tuple[str, float]], baseline: Optional[float], label: 
     axes.plot(range(len(values)), [value for _, value in values], "o", color="tab:green")
     axes.set_xticks(range(len(values)), [name for name, _ in values], rotation=20, ha="right")
     for i, (_, value) in enumerate(values):
-        place = {"textcoords": "offset points", "xytext": (0, 5), "ha": "center"}
-        axes.annotate(f"{value:.2f}", (i, value), fontsize=8, **place)
-    low = min([value for _, value in values] + ([baseline] if baseline is not None else []))
-    high = max(value for _, value in values)
-    axes.set_ylim(low - 0.25 * (high - low or 1), high + 0.15 * (high - low or 1))
-    if baseline is not None:
-        axes.axhline(baseline, color="tab:gray", linestyle="--", label="greedy")
-        legend_beside(axes)
-    axes.margins(x=0.1)
+        axes.annotate(f"{value:.2f}", (i, value), textcoords="offset points", xytext=(0, 5), ha="center", fontsize=8)
+    axes.axhline(baseline, color="tab:gray", linestyle="--", label="greedy")
+    legend_beside(axes)
+    axes.margins(x=0.1, y=0.2)
     axes.grid(axis="y", alpha=0.3)
     axes.set_ylabel(label)
     axes.set_title(title)

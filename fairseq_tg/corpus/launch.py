@@ -92,17 +92,17 @@ def _complete(directory: str) -> Dict[str, Any]:
 def _watch(processes: List[subprocess.Popen], directory: CorpusDirectory) -> None:
     """A bar over the blocks of all shards, until all processes have ended or one has failed."""
     with tqdm(unit="sent", desc="all shards") as bar:
-        running = True
-        while running:
-            running = any(process.poll() is None for process in processes)
+        while any(process.poll() is None for process in processes):
             if any(process.poll() for process in processes):
                 return
             manifest = directory.manifest
             if manifest is not None:
                 recipe = manifest["recipe"]
                 bar.total = recipe["sentences"]
-                done = len(directory.blocks.numbers()) * recipe["block_size"]  # blocks are gone when all is done
-                bar.n = bar.total if directory.complete else min(done, bar.total)
+                done = len(directory.blocks.numbers()) * recipe["block_size"]
+                bar.n = max(bar.n, min(done, bar.total))  # blocks go when the split is written
                 bar.refresh()
-            if running:
-                time.sleep(0.5)
+            time.sleep(0.5)
+        if not any(process.poll() for process in processes):
+            bar.n = bar.total or 0
+            bar.refresh()

@@ -36,6 +36,8 @@ def quality_and_speed(points: Sequence[Point], metric: str) -> Optional[bytes]:
     pyplot = load_pyplot()
     if pyplot is None or not points:
         return None
+    from matplotlib.ticker import LogLocator
+
     figure, axes = pyplot.subplots(figsize=(10, 5))
     for number, (name, speed, score, color) in enumerate(points, start=1):
         around = [[speed.median - speed.low], [speed.high - speed.median]]
@@ -44,7 +46,7 @@ def quality_and_speed(points: Sequence[Point], metric: str) -> Optional[bytes]:
         axes.annotate(str(number), (speed.median, score), textcoords="offset points", xytext=(4, above), fontsize=8)
     axes.set_xscale("log")
     wide = max(point.speed.high for point in points) > 5 * min(point.speed.low for point in points)
-    axes.xaxis.set_major_locator(pyplot.matplotlib.ticker.LogLocator(subs=(1, 2, 5) if wide else range(1, 10)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide else range(1, 10)))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.xaxis.set_minor_formatter("")
     axes.margins(x=0.1, y=0.1)
