@@ -17,7 +17,7 @@ from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY
 
 import fairseq_tg  # noqa: F401  (registers the paper's presets)
 from fairseq_tg.actors import build_actor
-from fairseq_tg.checkpoints import load_checkpoint
+from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models import fconv, lstm, transformer
 
 FAMILIES = {

@@ -17,10 +17,10 @@ from typing import Any, Callable, Dict, List
 
 import torch
 
-from fairseq_tg.compiled.compile import load_model
 from fairseq_tg.compiled.engine import Engine
 from fairseq_tg.compiled.extract import extract, quantize, unsupported
 from fairseq_tg.decoding.greedy import GreedyGenerator
+from fairseq_tg.tasks.loading import load_model
 
 
 def main() -> None:

@@ -13,13 +13,13 @@ from typing import Any, Dict, List, Optional
 
 from fairseq_tg import __version__
 from fairseq_tg.arguments import Parser, at_least, number
-from fairseq_tg.errors import UserError
+from fairseq_tg.errors import UserError, report_in_one_line
 
 # What a command needs is imported when it runs: fairseq takes seconds, and a compiled model needs none of it.
 
 
 def _export(args: argparse.Namespace) -> None:
-    from fairseq_tg.actor_files import export_actor
+    from fairseq_tg.models.actor_files import export_actor
 
     metadata = export_actor(args.checkpoint, args.actor_file)
     size = os.path.getsize(args.actor_file)
@@ -27,7 +27,7 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _import(args: argparse.Namespace) -> None:
-    from fairseq_tg.actor_files import import_actor
+    from fairseq_tg.models.actor_files import import_actor
 
     metadata = import_actor(args.base, args.actor_file, args.checkpoint)
     print(f"{args.checkpoint}: {metadata.arch}, {metadata.actor} actors on base {metadata.base_fingerprint[:16]}")
@@ -49,8 +49,8 @@ def _merge(args: argparse.Namespace) -> None:
 
 def _build(args: argparse.Namespace) -> None:
     from fairseq_tg.corpus.build import describe
-    from fairseq_tg.corpus.launch import build_locally, build_on_slurm
-    from fairseq_tg.decoding.corpus_run import SHARD_FLAGS
+    from fairseq_tg.corpus.run import SHARD_FLAGS
+    from fairseq_tg.launch.shards import build_locally, build_on_slurm
 
     directory = _value_of("--kbest-dir", args.flags)
     for flag in args.flags:
@@ -64,7 +64,7 @@ def _build(args: argparse.Namespace) -> None:
 
 
 def _train(args: argparse.Namespace) -> None:
-    from fairseq_tg.ranks import train_locally, train_on_slurm
+    from fairseq_tg.launch.ranks import train_locally, train_on_slurm
 
     directory = _value_of("--save-dir", args.flags)
     if args.slurm:
@@ -90,12 +90,13 @@ def _value_of(flag: str, flags: List[str]) -> str:
 
 
 def _compile(args: argparse.Namespace) -> None:
-    from fairseq_tg.compiled.compile import compile_checkpoint
+    from fairseq_tg.compiled.compile import compile_model
     from fairseq_tg.compiled.model_file import summary
+    from fairseq_tg.tasks.loading import load_model
 
-    options = ["data", "actor_weights", "sentencepiece_model", "bpe_codes", "no_subword", "tokenizer", "int8"]
-    model = compile_checkpoint(args.checkpoint, args.out, **{name: getattr(args, name) for name in options})
-    words, parameters = summary(model)
+    model, task = load_model(args.checkpoint, args.data, args.actor_weights)
+    options = ["sentencepiece_model", "bpe_codes", "no_subword", "tokenizer", "int8"]
+    words, parameters = summary(compile_model(model, task, args.out, **{name: getattr(args, name) for name in options}))
     print(f"{args.out}: {words}, {parameters:,} parameters, {os.path.getsize(args.out):,} bytes")
 
 
@@ -119,8 +120,8 @@ def _translate(args: argparse.Namespace) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    from fairseq_tg.bench.report import tables
-    from fairseq_tg.bench.run import Options, run
+    from fairseq_tg.evaluation.bench import Options, run
+    from fairseq_tg.evaluation.bench_tables import tables
 
     names = ["data", "base", "cont", "threads", "subset", "sentences", "batched_sentences", "batch_size", "turns"]
     values = {name: getattr(args, name) for name in [*names, "max_len_b", "out"]}
@@ -129,7 +130,7 @@ def _bench(args: argparse.Namespace) -> None:
 
 
 def _report(args: argparse.Namespace) -> None:
-    from fairseq_tg.analysis.report import Options, make_report, tables
+    from fairseq_tg.evaluation.report import Options, make_report, tables
 
     names = ["data", "base", "out", "subset", "oracle_beam", "threads", "train_log"]
     values = {name: getattr(args, name) for name in names}
@@ -352,6 +353,7 @@ def get_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Optional[List[str]] = None) -> None:
+    report_in_one_line()
     args = get_parser().parse_args(argv)
     logging.disable(logging.INFO)  # fairseq tells of every dictionary, and torch warns of fairseq
     try:

@@ -1,13 +1,42 @@
-"""The one exception for what a user can put right."""
+"""The one exception for what a user can put right, and how a command ends with it."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Optional, Type
 
 
-class UserError(SystemExit):
+class UserError(Exception):
     """One sentence for the user: what was wrong, with which value, what to do about it.
 
-    A ``SystemExit``, because it is raised below fairseq's commands: uncaught, it prints its line on standard
-    error and ends the process with status 1, without a traceback. An ordinary exception would not get
-    that far: ``Trainer.load_checkpoint`` replaces it with its own, and Hydra prints a traceback for it.
+    A program catches it as any other error. A command ends with its line on standard error and status 1, without a
+    traceback: see `report_in_one_line`.
     """
 
     def __init__(self, message: str) -> None:
         super().__init__(f"fairseq_tg: error: {' '.join(message.split())}")
+
+
+def user_error_in(error: Optional[BaseException]) -> Optional[UserError]:
+    """The user's error that an exception is, or was raised in place of: fairseq's trainer replaces what it catches."""
+    while error is not None and not isinstance(error, UserError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def report_in_one_line() -> None:
+    """From now on a UserError that nobody catches is one line on standard error, whoever's command this is."""
+    others = sys.excepthook
+    if getattr(others, "knows_user_errors", False):
+        return
+
+    def report(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+        found = user_error_in(error)
+        if found is None:
+            others(kind, error, trace)
+        else:
+            print(found, file=sys.stderr)
+
+    report.knows_user_errors = True  # type: ignore[attr-defined]
+    sys.excepthook = report

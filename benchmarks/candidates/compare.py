@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
 
-    from fairseq_tg.compiled.compile import load_model
+    from fairseq_tg.tasks.loading import load_model
 
     model, task = load_model(args.checkpoint, args.data)
     task.load_dataset(args.subset)

@@ -1,61 +1,21 @@
-"""From a checkpoint, its dictionaries and its subword model to one compiled file."""
+"""From a model, its dictionaries and its subword model to one compiled file."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, List, Optional, Tuple
 
-from fairseq import checkpoint_utils
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 
-from fairseq_tg import __version__, plugin  # noqa: F401 (registers the models that checkpoints name)
-from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
+from fairseq_tg import __version__
 from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.extract import extract, quantize
 from fairseq_tg.compiled.model_file import CompiledModel, TextOptions
 from fairseq_tg.compiled.text import TextError, text_functions
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
+from fairseq_tg.loading.checkpoints import fingerprint, split_tensors
 from fairseq_tg.subwords import guess_subwords
-from fairseq_tg.task import TGTranslationConfig, TGTranslationTask
-
-
-def load_model(
-    path: str, data: Optional[str] = None, actor_weights: Optional[str] = None, fast_greedy: bool = True
-) -> Tuple[Any, Any]:
-    """The model of a checkpoint, ready to translate, and a task with its dictionaries."""
-    recorded = load_checkpoint(path)["cfg"]["task"]
-    data = data or _find_data(path, recorded.get("data"))
-    if not os.path.isdir(data):
-        raise UserError(f"there is no data directory '{data}': give --data the one that the model was trained with")
-    pair = recorded.get("source_lang"), recorded.get("target_lang")
-    source_lang, target_lang = pair if all(pair) else data_utils.infer_language_pair(data)
-    for name in (f"dict.{lang}.txt" for lang in (source_lang, target_lang)):
-        if source_lang is None or not os.path.isfile(os.path.join(data, name)):
-            raise UserError(f"there are no dictionaries of the model in '{data}': give --data its data directory")
-    config = TGTranslationConfig(
-        data=data,
-        source_lang=source_lang,
-        target_lang=target_lang,
-        actor_weights=actor_weights,
-        no_fast_greedy=not fast_greedy,
-        # which a command would fill in
-        train_subset="train",
-        dataset_impl=None,
-        required_seq_len_multiple=1,
-    )
-    task = TGTranslationTask.setup_task(config)
-    models, _ = checkpoint_utils.load_model_ensemble([path], task=task)
-    return models[0].eval(), task
-
-
-def _find_data(path: str, recorded: Optional[str]) -> str:
-    if recorded and os.path.isdir(recorded):
-        return recorded
-    raise UserError(
-        f"the dictionaries of '{path}' are not where it was trained ('{recorded}'): give --data the data directory"
-    )
 
 
 def read_subword_model(
@@ -85,19 +45,17 @@ def read_subword_model(
         raise UserError(f"cannot read the subword model '{path}': {error.strerror}") from None
 
 
-def compile_checkpoint(
-    path: str,
+def compile_model(
+    model: Any,
+    task: Any,
     out: str,
-    data: Optional[str] = None,
-    actor_weights: Optional[str] = None,
     sentencepiece_model: Optional[str] = None,
     bpe_codes: Optional[str] = None,
     no_subword: bool = False,
     tokenizer: str = "none",
     int8: bool = False,
 ) -> CompiledModel:
-    """Write the compiled file of a checkpoint, with or without actors."""
-    model, task = load_model(path, data, actor_weights)
+    """Write the compiled file of a model, with or without actors, whose task has its dictionaries."""
     source: Dictionary = task.source_dictionary
     kind, subword_model = read_subword_model(source.symbols, sentencepiece_model, bpe_codes, no_subword)
     text = TextOptions(task.cfg.source_lang, task.cfg.target_lang, kind, tokenizer)

@@ -43,7 +43,7 @@ def _fairseq(system: System) -> Translate:
     from fairseq.dataclass.configs import GenerationConfig
     from omegaconf import OmegaConf
 
-    from fairseq_tg.compiled.compile import load_model
+    from fairseq_tg.tasks.loading import load_model
 
     torch.set_num_threads(system.threads)
     model, task = load_model(system.path, system.data, fast_greedy=system.kind == "fast")

@@ -21,9 +21,9 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from fairseq_tg.actors import ACTORS, build_actor
-from fairseq_tg.checkpoints import fingerprint, load_checkpoint, refuse_code, split_tensors
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code, split_tensors
 from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.site import ActorSite, Norms
 

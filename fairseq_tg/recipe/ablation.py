@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from fairseq_tg.analysis import plots
-from fairseq_tg.analysis.report import translate_all
-from fairseq_tg.analysis.scores import Scores, score_systems
-from fairseq_tg.compiled.compile import load_model
 from fairseq_tg.corpus.directory import hash_data
 from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation import report_plots as plots
+from fairseq_tg.evaluation.report import translate_all
+from fairseq_tg.evaluation.scores import Scores, score_systems
 from fairseq_tg.evaluation.subset import Progress, columns, read_subset, to_text, versions
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.files import replacing
 from fairseq_tg.models.base import Base, read_base
 from fairseq_tg.recipe.run import Recipe, build_corpus, check, corpus_hash
 from fairseq_tg.recipe.training import Training, count_updates, train
+from fairseq_tg.tasks.loading import load_model
 
 BEAMS = (1, 5, 10, 20, 35, 50)
 COMPOSITIONS = ("para", "full", "thd", "top1", "comb")

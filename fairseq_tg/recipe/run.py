@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.analysis.report import Options as ReportOptions
-from fairseq_tg.analysis.report import make_report
-from fairseq_tg.compiled.compile import load_model
 from fairseq_tg.corpus.directory import CorpusDirectory, describe_difference, hash_file
-from fairseq_tg.corpus.launch import build_locally
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation.report import Options as ReportOptions
+from fairseq_tg.evaluation.report import make_report
 from fairseq_tg.files import make_directory
+from fairseq_tg.launch.shards import build_locally
 from fairseq_tg.models.base import ActorModel, Base, read_base
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import Training, train
+from fairseq_tg.tasks.loading import load_model
 
 FAMILIES = ("transformer", "lstm", "fconv")
 

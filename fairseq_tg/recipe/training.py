@@ -15,8 +15,8 @@ from typing import Any, Dict, List, Optional
 from fairseq.models import MODEL_REGISTRY
 from tqdm import tqdm
 
-from fairseq_tg.analysis.report import TRAIN_LOG
 from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.subwords import guess_subwords
 

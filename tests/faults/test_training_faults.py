@@ -14,9 +14,9 @@ from typing import Any, Dict
 import pytest
 import torch
 
-from fairseq_tg.actor_files import export_actor, read_actor_file
-from fairseq_tg.checkpoints import load_checkpoint
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import load_checkpoint
+from fairseq_tg.models.actor_files import export_actor, read_actor_file
 from tests.faults.conftest import damage, die_at_rename, fill_disk, in_child
 from tests.integration.corpora import FORK
 

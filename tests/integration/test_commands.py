@@ -11,7 +11,7 @@ import torch
 from fairseq.logging import progress_bar
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from tests.conftest import FAMILIES, IN_PROCESS, REPO, TRAIN_BASE, USER_DIR, hypotheses, run, run_process, run_tg
 
 ALL_FAMILIES = pytest.mark.parametrize("base", FAMILIES)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fairseq_tg.actor_files import export_actor, read_actor_file
-from fairseq_tg.checkpoints import fingerprint
 from fairseq_tg.corpus.directory import CorpusDirectory, check_training_split
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import fingerprint
+from fairseq_tg.models.actor_files import export_actor, read_actor_file
 from fairseq_tg.recipe.stages import Stage
 from tests.integration.corpora import FORK, SLOW, build, files, pairs
 

@@ -8,7 +8,7 @@ from typing import Dict, List
 import pytest
 
 from fairseq_tg.corpus.directory import CorpusDirectory
-from fairseq_tg.decoding.corpus_run import CorpusRun
+from fairseq_tg.corpus.run import CorpusRun
 from fairseq_tg.errors import UserError
 from fairseq_tg.objectives import get_objective
 from tests.conftest import IN_PROCESS, hypotheses, run, write_corpus

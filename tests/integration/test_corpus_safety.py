@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairseq_tg.corpus.directory import CorpusDirectory
-from fairseq_tg.corpus.launch import ShardJob, build_on_slurm
 from fairseq_tg.errors import UserError
+from fairseq_tg.launch.shards import ShardJob, build_on_slurm
 from tests.conftest import hypotheses, run_process, run_tg
 from tests.integration.corpora import BASE, build, exit_code, files, flags, lists, pairs, without_command
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fairseq_tg.analysis import report as report_module
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation import plots
+from fairseq_tg.evaluation import report as report_module
 from tests.conftest import run, run_tg, write_corpus
 
 REPORT = ["report.html", "report.json", "report.txt"]

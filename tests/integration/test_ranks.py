@@ -13,8 +13,8 @@ from typing import Any, Dict, List
 import pytest
 import torch
 
-from fairseq_tg.checkpoints import load_checkpoint, split_tensors
-from fairseq_tg.ranks import train_on_slurm
+from fairseq_tg.launch.ranks import train_on_slurm
+from fairseq_tg.loading.checkpoints import load_checkpoint, split_tensors
 from tests.conftest import Workspace, run_process
 
 BASE = "transformer"

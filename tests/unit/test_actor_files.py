@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fairseq_tg.actor_files import METADATA_KEY, export_actor, import_actor, read_actor_file, write_actor_file
-from fairseq_tg.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
+from fairseq_tg.models.actor_files import METADATA_KEY, export_actor, import_actor, read_actor_file, write_actor_file
 
 
 @pytest.fixture(scope="module")

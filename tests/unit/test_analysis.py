@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairseq_tg.analysis.examples import choose_examples, differing_words
-from fairseq_tg.analysis.likelihood import word_likelihood
-from fairseq_tg.analysis.norms import read_norms
-from fairseq_tg.analysis.scores import recovered_share, score_systems
+from fairseq_tg.evaluation.examples import choose_examples, differing_words
+from fairseq_tg.evaluation.likelihood import word_likelihood
 from fairseq_tg.evaluation.measure import Spread, Turns, latency_table, ratio, take_turns
+from fairseq_tg.evaluation.norms import read_norms
+from fairseq_tg.evaluation.scores import recovered_share, score_systems
 from fairseq_tg.evaluation.subset import label_actors
 from tests.conftest import BASES, Workspace
 

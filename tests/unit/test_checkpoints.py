@@ -11,8 +11,8 @@ import pytest
 import torch
 from fairseq import checkpoint_utils
 
-from fairseq_tg.checkpoints import fingerprint, load_checkpoint, refuse_code
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code
 
 
 class Asks:

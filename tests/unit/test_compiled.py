@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from fairseq_tg.actors import ACTORS
 from fairseq_tg.compiled import InputError, Translator, model_file
-from fairseq_tg.compiled.compile import compile_checkpoint, read_subword_model
+from fairseq_tg.compiled.compile import compile_model, read_subword_model
 from fairseq_tg.compiled.engine import Engine, EngineError, library_path, sinusoidal_positions
 from fairseq_tg.compiled.extract import extract, quantize, unsupported
 from fairseq_tg.compiled.layout import ACTIVATIONS, Layout
@@ -29,6 +29,7 @@ from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
 from fairseq_tg.compiled.model_file import CompiledFileError, TextOptions
 from fairseq_tg.compiled.text import TextError, text_functions
 from fairseq_tg.errors import UserError
+from fairseq_tg.tasks.loading import load_model
 from tests.conftest import Workspace, stir
 
 WORDS = [f"w{i}" for i in range(9)]
@@ -38,7 +39,7 @@ WORDS = [f"w{i}" for i in range(9)]
 def compiled(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A compiled base."""
     path = tmp_path_factory.mktemp("compiled") / "model.tg"
-    compile_checkpoint(workspace.bases["transformer"], str(path), workspace.data)
+    compile_model(*load_model(workspace.bases["transformer"], workspace.data), str(path))
     return path
 
 
@@ -195,7 +196,7 @@ def test_a_file_holds_what_it_was_made_of(compiled: Path, workspace: Workspace) 
 
 
 def test_compiling_twice_gives_the_same_bytes(compiled: Path, workspace: Workspace, tmp_path: Path) -> None:
-    compile_checkpoint(workspace.bases["transformer"], str(tmp_path / "again.tg"), workspace.data)
+    compile_model(*load_model(workspace.bases["transformer"], workspace.data), str(tmp_path / "again.tg"))
     assert (tmp_path / "again.tg").read_bytes() == compiled.read_bytes()
 
 

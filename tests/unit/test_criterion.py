@@ -8,7 +8,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_l
 from fairseq.logging import metrics
 from omegaconf import OmegaConf
 
-from fairseq_tg.criterion import ActorCrossEntropyCriterion, FusedCrossEntropy
+from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyCriterion, FusedCrossEntropy
 from fairseq_tg.errors import UserError
 from tests.conftest import BASES, sample, stir
 

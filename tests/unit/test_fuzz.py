@@ -13,12 +13,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_tg.actor_files import METADATA_KEY, ActorMetadata, read_actor_file, write_actor_file
-from fairseq_tg.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.corpus.blocks import BlockStore, read_sentences
 from fairseq_tg.corpus.directory import CorpusDirectory, check_training_split
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
+from fairseq_tg.models.actor_files import METADATA_KEY, ActorMetadata, read_actor_file, write_actor_file
 
 JSON: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),

@@ -9,8 +9,8 @@ import torch
 from omegaconf import OmegaConf
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.checkpoints import fingerprint, split_tensors
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import fingerprint, split_tensors
 from fairseq_tg.models.site import ActorSite
 from tests.conftest import BASES, sample, stir
 

@@ -9,7 +9,7 @@ from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_tg.errors import UserError
-from fairseq_tg.generations import without_extras
+from fairseq_tg.loading.checkpoints import without_extras
 from fairseq_tg.models.base import read_base
 from fairseq_tg.recipe.ablation import BEAMS, OBJECTIVES, cells
 from fairseq_tg.recipe.run import Recipe

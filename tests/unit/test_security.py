@@ -20,13 +20,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from fairseq_tg.actor_files import METADATA_KEY, read_actor_file
-from fairseq_tg.checkpoints import load_checkpoint
 from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.corpus.blocks import LONGEST_LINE, BlockStore, read_sentences
 from fairseq_tg.corpus.directory import CorpusDirectory
-from fairseq_tg.data_only import DataUnpickler
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import load_checkpoint
+from fairseq_tg.loading.data_only import DataUnpickler
+from fairseq_tg.models.actor_files import METADATA_KEY, read_actor_file
 from tests.conftest import REPO, Workspace, run_tg
 
 MARK = "pwned"

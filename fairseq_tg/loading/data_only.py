@@ -1,20 +1,19 @@
 """torch.load as a reader of data, with every torch from 2.2 on.
 
-From torch 2.6 on that is what it is: ``weights_only`` is its default, and takes a list of further classes. Older ones
-unpickle anything unless asked not to, and cannot be given a list; for them there is an unpickler of our own.
+From torch 2.6 on ``weights_only`` takes a list of further classes; it is asked for, because the environment can turn
+its default off. Older ones cannot be given a list; for them there is an unpickler of our own.
 """
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import pickle
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Dict, List
 
 import torch
 
-#: Whether torch.load reads data only by itself, and can be told of more
+#: Whether torch.load can be told what else than tensors is data
 TORCH_READS_DATA_ONLY = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 6)
 
 
@@ -68,19 +67,22 @@ def allow(classes: List[Any]) -> None:
         _known[name] = value
 
 
-@contextlib.contextmanager
-def data_only() -> Iterator[None]:
-    """While this lasts, torch.load reads data only, whatever its version."""
+def load_data(file: Any, **options: Any) -> Any:
+    """torch.load, which reads data only, whatever its version, its caller and the environment say."""
     if TORCH_READS_DATA_ONLY:
-        yield
-        return
-    load: Callable[..., Any] = torch.load
+        return torch.load(file, **{**options, "weights_only": True})
+    return torch.load(file, **{**options, "weights_only": False, "pickle_module": _as_pickle_module()})
 
-    def safe_load(*args: Any, **kwargs: Any) -> Any:
-        return load(*args, **{**kwargs, "weights_only": False, "pickle_module": _as_pickle_module()})
 
-    torch.load = safe_load
-    try:
-        yield
-    finally:
-        torch.load = load
+class DataOnlyTorch(ModuleType):
+    """Stands for torch in a module that calls torch.load as it likes, and reads data only there."""
+
+    load = staticmethod(load_data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def read_data_only_in(module: Any) -> None:
+    """Let the torch.load of another package's module be ours."""
+    module.torch = DataOnlyTorch("torch")

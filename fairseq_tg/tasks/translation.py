@@ -12,13 +12,13 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fairseq_tg.actor_files import build_from_actor_file
 from fairseq_tg.corpus.directory import check_training_split
+from fairseq_tg.corpus.engines import ENGINES
+from fairseq_tg.corpus.run import CorpusRun
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
-from fairseq_tg.decoding.corpus_run import CorpusRun
-from fairseq_tg.decoding.engines import ENGINES
 from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
 from fairseq_tg.errors import UserError
+from fairseq_tg.models.actor_files import build_from_actor_file
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.objectives import OBJECTIVES
 

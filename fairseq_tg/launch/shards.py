@@ -12,11 +12,11 @@ from typing import Any, Dict, List, Optional
 
 from tqdm import tqdm
 
-from fairseq_tg.cluster import Requeued, executor, wait_for
 from fairseq_tg.corpus.assemble import merge
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import make_directory
+from fairseq_tg.launch.slurm import Requeued, executor, wait_for
 
 
 @dataclass

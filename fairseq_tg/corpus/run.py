@@ -14,13 +14,13 @@ from fairseq.data import encoders
 from fairseq.data.iterators import EpochBatchIterator
 from omegaconf import DictConfig, OmegaConf
 
-from fairseq_tg.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.corpus.build import Build, describe, parse_shard
 from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file
+from fairseq_tg.corpus.engines import ENGINES
+from fairseq_tg.corpus.oracle import OracleGenerator, Search, fairseq_search
 from fairseq_tg.corpus.selection import get_selection
-from fairseq_tg.decoding.engines import ENGINES
-from fairseq_tg.decoding.oracle import OracleGenerator, Search, fairseq_search
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.subwords import guess_subwords
 

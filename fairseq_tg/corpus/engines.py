@@ -7,8 +7,8 @@ import tempfile
 from typing import Any, Callable, Dict, List, Optional
 
 from fairseq_tg.corpus.blocks import Hypothesis
-from fairseq_tg.data_only import data_only
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.data_only import read_data_only_in
 from fairseq_tg.registry import Registry
 
 #: A function from a corpus run to a search; None stands for fairseq's own.
@@ -40,12 +40,14 @@ def import_ctranslate2(flag: str) -> Any:
 
 def convert_to_ctranslate2(path: str, task_config: Any, directory: str, quantization: Optional[str] = None) -> None:
     """Write an unmodified Transformer's checkpoint as a model of CTranslate2."""
-    from ctranslate2.converters import FairseqConverter
+    from ctranslate2.converters import fairseq as converters
 
+    read_data_only_in(converters)
     try:
-        converter = FairseqConverter(path, task_config.data, task_config.source_lang, task_config.target_lang)
-        with data_only():
-            converter.convert(directory, quantization=quantization, force=True)
+        converter = converters.FairseqConverter(
+            path, task_config.data, task_config.source_lang, task_config.target_lang
+        )
+        converter.convert(directory, quantization=quantization, force=True)
     except Exception as error:
         raise UserError(f"CTranslate2 cannot convert '{path}': {error}; go on without it") from None
 

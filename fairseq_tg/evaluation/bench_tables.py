@@ -10,7 +10,7 @@ from fairseq_tg.evaluation.plots import Point, quality_and_speed
 from fairseq_tg.evaluation.subset import columns
 
 if TYPE_CHECKING:
-    from fairseq_tg.bench.run import Result
+    from fairseq_tg.evaluation.bench import Result
 
 #: Ratios that say whether the method pays: of the second system to the third, for a tg model's label
 RATIOS = (
@@ -39,7 +39,7 @@ def ratios(result: Result) -> List[Tuple[str, str, Spread]]:
 
 
 def as_json(result: Result) -> Dict[str, Any]:
-    from fairseq_tg.bench.run import settings
+    from fairseq_tg.evaluation.bench import settings
 
     systems = {}
     for name, row in result.rows.items():

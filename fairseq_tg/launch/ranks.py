@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List
 
-from fairseq_tg.cluster import Requeued, executor, wait_for
 from fairseq_tg.errors import UserError
+from fairseq_tg.launch.slurm import Requeued, executor, wait_for
 
 #: What the launcher decides; of a flag that is given twice fairseq takes the last, and ours are last
 OWN_FLAGS = ("--distributed-world-size", "--distributed-rank", "--distributed-init-method", "--distributed-backend")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Sequence, Tuple
 
-from fairseq_tg.analysis.norms import NAMES, NormsAt
+from fairseq_tg.evaluation.norms import NAMES, NormsAt
 from fairseq_tg.evaluation.plots import legend_beside, load_pyplot, to_png
 
 

@@ -1,34 +1,28 @@
 """Safe reading of fairseq checkpoints, and fingerprints of what is in them.
 
 A checkpoint is data: it is unpickled with torch's ``weights_only`` and the allow-list below (before torch 2.6, with
-an unpickler that knows nothing else), and a file that asks for anything else is refused by name. Importing this module
-makes fairseq's own loader do the same, for every command.
+an unpickler that knows nothing else), and a file that asks for anything else is refused by name.
 """
 
 from __future__ import annotations
 
 import ast
-import functools
 import hashlib
 import os
 import pickle
 import re
-import shutil
 import zipfile
 from argparse import Namespace
-from typing import Any, Callable, Dict, List, Mapping, Tuple, Union, cast
+from typing import Any, Dict, List, Mapping, Tuple, Union, cast
 
 import numpy as np
 import torch
 from fairseq import checkpoint_utils
-from fairseq.file_io import PathManager
 from omegaconf import DictConfig
 from torch import Tensor
 
-from fairseq_tg.data_only import allow, data_only
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import replacing
-from fairseq_tg.generations import without_extras
+from fairseq_tg.loading.data_only import allow, read_data_only_in
 
 #: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
 ALLOWED_GLOBALS: List[Any] = [
@@ -52,6 +46,9 @@ EVALUATED_OPTIONS = {
     *("feature_encoder_spec", "feature_enc_layers"),
     *("xformers_att_config", "encoder_xformers_att_config", "decoder_xformers_att_config"),
 }
+#: Tensors that only models of fairseq 0.12.2 have: see `changes`
+COPIES = tuple(f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias"))
+_EXTRA = re.compile(rf"encoder\.layers\.\d+\.({'|'.join(COPIES)})|(en|de)coder\.embed_positions\._float_tensor")
 _ARITHMETIC = (
     *(ast.Expression, ast.List, ast.Tuple, ast.Dict, ast.Constant, ast.BinOp, ast.UnaryOp),
     *(ast.Add, ast.Mult, ast.USub, ast.Load),
@@ -64,8 +61,7 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
         raise UserError(f"no checkpoint at '{path}': give the path of a fairseq checkpoint (.pt)")
     try:
         _check_records(path)
-        with data_only():
-            state = _fairseq_load_checkpoint_to_cpu(path, *args, **kwargs)
+        state = _fairseq_load_checkpoint_to_cpu(path, *args, **kwargs)
     except pickle.UnpicklingError as error:
         asked = re.search(r"(?:GLOBAL|function|class) ([\w.]+)", str(error))
         if asked is None:
@@ -78,7 +74,7 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
         raise _not_a_checkpoint(path, error) from None
     if not isinstance(state.get("model"), dict) or not state.get("cfg"):
         raise _not_a_checkpoint(path, KeyError("it has no model weights or no configuration"))
-    refuse_code(state["cfg"].get("model"), path)
+    refuse_code(state["cfg"], path)
     state["model"] = without_extras(state["model"])
     return state
 
@@ -127,6 +123,11 @@ def _not_a_checkpoint(path: str, error: BaseException) -> UserError:
     )
 
 
+def without_extras(tensors: Mapping[str, Any]) -> Dict[str, Any]:
+    """A model's tensors without those that only fairseq 0.12.2 has."""
+    return {name: tensor for name, tensor in tensors.items() if not _EXTRA.fullmatch(name)}
+
+
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the names, types, shapes and bytes of tensors, in the order of their names."""
     digest = hashlib.sha256()
@@ -147,54 +148,6 @@ def split_tensors(tensors: Mapping[str, Tensor]) -> Tuple[Dict[str, Tensor], Dic
     return base, {name: tensor for name, tensor in tensors.items() if name not in base}
 
 
-def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a `--path` that is missing or does not fit the data end in one line."""
-
-    @functools.wraps(load_ensemble)
-    def load(filenames: List[str], *args: Any, **kwargs: Any) -> Any:
-        for filename in filenames:
-            # A sharded model has its parts in files of other names, which fairseq looks for itself.
-            if not os.path.exists(filename) and not kwargs.get("suffix") and kwargs.get("num_shards", 1) == 1:
-                raise UserError(f"no checkpoint at '{filename}': give --path the path of a fairseq checkpoint (.pt)")
-        try:
-            return load_ensemble(filenames, *args, **kwargs)
-        except RuntimeError as error:
-            if "loading state_dict" not in str(error):
-                raise
-            reason = str(error).splitlines()[1].strip()
-            raise UserError(
-                f"'{':'.join(filenames)}' does not fit the data ({reason}): give the data directory it was trained with"
-            ) from None
-
-    return load
-
-
-def _save_whole(state: Any, filename: str, async_write: bool = False) -> None:
-    """fairseq's ``torch_persistent_save``, which ends in one line when there is no room, and leaves nothing behind."""
-    if async_write or PathManager.path_requires_pathmanager(filename):
-        _fairseq_save(state, filename, async_write)
-        return
-    try:
-        with replacing(filename) as temporary:
-            torch.save(state, temporary)
-    except RuntimeError as error:  # what torch makes of a write that fails
-        reason = (str(error).splitlines() or [""])[0][:160]
-        raise UserError(f"cannot write '{filename}' ({reason}): make room, and run the same command again") from None
-
-
-def _copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
-    """fairseq's copy of a checkpoint to its other names, whole or not at all, whenever the process is killed."""
-    if PathManager.path_requires_pathmanager(target):
-        return _fairseq_copy(source, target, overwrite)
-    with replacing(target) as temporary:
-        shutil.copyfile(source, temporary)
-    return True
-
-
 allow(ALLOWED_GLOBALS)
-_fairseq_save, _fairseq_copy = checkpoint_utils.torch_persistent_save, PathManager.copy
-checkpoint_utils.torch_persistent_save = _save_whole
-PathManager.copy = staticmethod(_copy_whole)
+read_data_only_in(checkpoint_utils)
 _fairseq_load_checkpoint_to_cpu = checkpoint_utils.load_checkpoint_to_cpu
-checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
-checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_model_ensemble_and_task)

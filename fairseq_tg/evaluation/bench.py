@@ -11,16 +11,17 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from sacrebleu.metrics import BLEU
 
-from fairseq_tg.bench import report
-from fairseq_tg.bench.machine import Bound, Machine, bound, measure_machine
-from fairseq_tg.compiled.compile import compile_checkpoint, load_model
+from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.extract import extract, unsupported
-from fairseq_tg.decoding.engines import convert_to_ctranslate2, import_ctranslate2
+from fairseq_tg.corpus.engines import convert_to_ctranslate2, import_ctranslate2
 from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation import bench_tables as report
+from fairseq_tg.evaluation.machine import Bound, Machine, bound, measure_machine
 from fairseq_tg.evaluation.measure import Turns, probe, take_turns
 from fairseq_tg.evaluation.subset import Progress, label_actors, read_subset, to_text, versions
 from fairseq_tg.evaluation.systems import SYMBOLS, System, Tokens, build
 from fairseq_tg.files import make_directory
+from fairseq_tg.tasks.loading import load_model
 
 #: Sentences that a system of its own process translates, to have used all the memory it needs
 PROBED = 20
@@ -165,7 +166,8 @@ def prepare(
         for precision in ("float32", "int8"):
             say(f"compiling {path}, {precision}")
             file = out / f"{label.replace(':', '-').rstrip('.')}.{precision}.tg"
-            compiled = compile_checkpoint(path, str(file), options.data, no_subword=True, int8=precision == "int8")
+            model, _ = load_model(path, options.data)
+            compiled = compile_model(model, task, str(file), no_subword=True, int8=precision == "int8")
             add(f"compiled {label} {precision}", "compiled", file)
             weights = compiled.layout.weights_per_token()
             bounds[f"{label} {precision}"] = (weights, 4 if precision == "float32" else 1)

@@ -15,9 +15,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from fairseq_tg.checkpoints import fingerprint, load_checkpoint, split_tensors
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json, replacing
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from fairseq_tg.models.base import FAMILY_PREFIX, ActorModel, Base, other_base, recorded_base
 
 METADATA_KEY = "fairseq_tg"  # one key, because safetensors does not keep the order of several

@@ -6,10 +6,10 @@ from base64 import b64encode
 from html import escape
 from typing import TYPE_CHECKING, Dict, List, Sequence
 
-from fairseq_tg.analysis.examples import Example, differing_words
+from fairseq_tg.evaluation.examples import Example, differing_words
 
 if TYPE_CHECKING:
-    from fairseq_tg.analysis.report import Report
+    from fairseq_tg.evaluation.report import Report
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -23,7 +23,7 @@ img { max-width: 100%; }
 
 
 def render(report: Report, figures: Dict[str, bytes]) -> str:
-    from fairseq_tg.analysis.report import likelihood_table, quality_table, share_lines
+    from fairseq_tg.evaluation.report import likelihood_table, quality_table, share_lines
 
     body: List[str] = ["<h1>Trainable greedy decoding: report</h1>"]
     body.append(

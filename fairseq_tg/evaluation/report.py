@@ -10,20 +10,21 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from fairseq_tg.analysis import page, plots
-from fairseq_tg.analysis.examples import Example, choose_examples
-from fairseq_tg.analysis.likelihood import word_likelihood
-from fairseq_tg.analysis.norms import NormsAt, read_norms
-from fairseq_tg.analysis.oracle import oracle_translations
-from fairseq_tg.analysis.scores import Scores, recovered_share, score_systems
-from fairseq_tg.compiled.compile import load_model
 from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation import page
+from fairseq_tg.evaluation import report_plots as plots
+from fairseq_tg.evaluation.examples import Example, choose_examples
+from fairseq_tg.evaluation.likelihood import word_likelihood
 from fairseq_tg.evaluation.measure import Spread, take_turns
+from fairseq_tg.evaluation.norms import NormsAt, read_norms
+from fairseq_tg.evaluation.oracle import oracle_translations
 from fairseq_tg.evaluation.plots import Point, load_pyplot, quality_and_speed
+from fairseq_tg.evaluation.scores import Scores, recovered_share, score_systems
 from fairseq_tg.evaluation.subset import Progress, Subset, columns, label_actors, read_subset, to_text, versions
 from fairseq_tg.evaluation.systems import System, Tokens, Translate, build
 from fairseq_tg.files import make_directory, replacing
 from fairseq_tg.models.base import ActorModel
+from fairseq_tg.tasks.loading import load_model
 
 BATCH = 32
 #: The training's log, beside its checkpoints, if `fairseq-tg run` made them
@@ -139,7 +140,7 @@ def _load_actor(path: str, options: Options, base: Any) -> ActorModel:
 
 
 def _fingerprint(base: Any) -> str:
-    from fairseq_tg.checkpoints import fingerprint
+    from fairseq_tg.loading.checkpoints import fingerprint
 
     return fingerprint(base.state_dict())
 

@@ -1,1 +1,0 @@
-"""`fairseq-tg report`: the paper's tables and figures for the user's own model and data."""

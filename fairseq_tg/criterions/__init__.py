@@ -1,0 +1,1 @@
+"""What actors are trained by."""

@@ -1,0 +1,1 @@
+"""Long work in several processes: of this machine, or of a Slurm cluster."""

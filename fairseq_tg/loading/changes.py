@@ -1,0 +1,99 @@
+"""Every change that is made to fairseq itself, each with its reason. All of them are made when this is imported.
+
+| what | why |
+|---|---|
+| ``checkpoint_utils.load_checkpoint_to_cpu`` | checkpoints are data, for every command: see `checkpoints` |
+| ``checkpoint_utils.load_model_ensemble_and_task`` | a ``--path`` that is missing or does not fit ends in one line |
+| ``checkpoint_utils.torch_persistent_save`` | checkpoints are written whole or not at all; a full disk is one line |
+| ``PathManager.copy`` | so are its copies under other names |
+| encoder layers of fairseq 0.12.2 | both generations have the same models: see `_remove_fast_path` |
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+from typing import Any, Callable, List
+
+import torch
+from fairseq import checkpoint_utils
+from fairseq.file_io import PathManager
+from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+from torch import nn
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.files import replacing
+from fairseq_tg.loading.checkpoints import COPIES, load_checkpoint
+
+
+def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a `--path` that is missing or does not fit the data end in one line."""
+
+    @functools.wraps(load_ensemble)
+    def load(filenames: List[str], *args: Any, **kwargs: Any) -> Any:
+        for filename in filenames:
+            # A sharded model has its parts in files of other names, which fairseq looks for itself.
+            if not os.path.exists(filename) and not kwargs.get("suffix") and kwargs.get("num_shards", 1) == 1:
+                raise UserError(f"no checkpoint at '{filename}': give --path the path of a fairseq checkpoint (.pt)")
+        try:
+            return load_ensemble(filenames, *args, **kwargs)
+        except RuntimeError as error:
+            if "loading state_dict" not in str(error):
+                raise
+            reason = str(error).splitlines()[1].strip()
+            raise UserError(
+                f"'{':'.join(filenames)}' does not fit the data ({reason}): give the data directory it was trained with"
+            ) from None
+
+    return load
+
+
+def _save_whole(state: Any, filename: str, async_write: bool = False) -> None:
+    """fairseq's ``torch_persistent_save``, which ends in one line when there is no room, and leaves nothing behind."""
+    if async_write or PathManager.path_requires_pathmanager(filename):
+        _fairseq_save(state, filename, async_write)
+        return
+    try:
+        with replacing(filename) as temporary:
+            torch.save(state, temporary)
+    except RuntimeError as error:  # what torch makes of a write that fails
+        reason = (str(error).splitlines() or [""])[0][:160]
+        raise UserError(f"cannot write '{filename}' ({reason}): make room, and run the same command again") from None
+
+
+def _copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
+    """fairseq's copy of a checkpoint to its other names, whole or not at all, whenever the process is killed."""
+    if PathManager.path_requires_pathmanager(target):
+        return _fairseq_copy(source, target, overwrite)
+    with replacing(target) as temporary:
+        shutil.copyfile(source, temporary)
+    return True
+
+
+def _remove_fast_path() -> None:
+    """Take away what fairseq 0.12.2's Transformer encoder layers have and its successors' have not.
+
+    They keep copies of their weights for a fast path of torch 1.12, which fails on padding with torch 2: as parameters,
+    so that they are in its checkpoints and in its models' state.
+    """
+    layer_class: Any = TransformerEncoderLayerBase
+    build = layer_class.__init__
+
+    def build_without(self: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        for name in COPIES:
+            delattr(self, name)
+        self.can_use_fastpath = False
+
+    layer_class.__init__ = build_without
+    layer_class._load_from_state_dict = nn.Module._load_from_state_dict
+
+
+_fairseq_save, _fairseq_copy = checkpoint_utils.torch_persistent_save, PathManager.copy
+checkpoint_utils.torch_persistent_save = _save_whole
+PathManager.copy = staticmethod(_copy_whole)
+checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
+checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_model_ensemble_and_task)
+if "_load_from_state_dict" in vars(TransformerEncoderLayerBase):
+    _remove_fast_path()

@@ -1,0 +1,1 @@
+"""fairseq's tasks, extended, and models loaded for them."""
