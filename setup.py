@@ -44,6 +44,7 @@ setup(
         'fairseq-fixed==0.12.3.1; python_version >= "3.11"',
         "torch>=2.2",
         "numpy",
+        "filelock>=3.12",
         "hydra-core",
         "omegaconf",
         "sacrebleu>=2.0",

@@ -1,13 +1,13 @@
-"""Writing files so that they are whole or not there, and keeping others from writing them."""
+"""Writing files so that they are whole or not there."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
+import uuid
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator
 
 from fairseq_tg.errors import UserError
 
@@ -18,7 +18,8 @@ def replacing(path: str) -> Iterator[str]:
 
     If anything goes wrong, `path` is as it was and the temporary file is gone.
     """
-    temporary = f"{path}.tmp{os.getpid()}"
+    # Not by the process' number: in two containers on one disk there are two of the same
+    temporary = f"{path}.tmp{uuid.uuid4().hex}"
     try:
         try:
             yield temporary
@@ -56,17 +57,3 @@ def parse_json(text: str) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def take_lock(path: Path) -> Optional[int]:
-    """A descriptor that holds the lock `path`, or None if another process holds it.
-
-    The lock ends with the process, however that ends; closing the descriptor ends it before.
-    """
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor

@@ -12,7 +12,8 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple
+from types import MappingProxyType
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run in several processes, each on one core
 
@@ -77,10 +78,12 @@ def run(command: str, *flags: Any) -> str:
     return output.getvalue()
 
 
-def run_process(command: str, *flags: Any, stdin: str = "", cwd: Any = None) -> subprocess.CompletedProcess:
+def run_process(
+    command: str, *flags: Any, stdin: str = "", cwd: Any = None, env: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess:
     """Run an installed command as a user would."""
     program = Path(sys.executable).parent / command
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
     return subprocess.run(
         [str(program), *map(str, flags)], input=stdin, capture_output=True, text=True, cwd=cwd, env=env, timeout=300
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Tuple
 
 from fairseq.data import Dictionary
 
@@ -11,19 +11,20 @@ from fairseq_tg import __version__
 from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.extract import extract, quantize
 from fairseq_tg.compiled.model_file import CompiledModel, TextOptions
+from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.compiled.text import TextError, text_functions
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
 from fairseq_tg.loading.checkpoints import fingerprint, split_tensors
 from fairseq_tg.subwords import guess_subwords
 
+SUBWORD_FLAGS = ("sentencepiece_model", "bpe_codes", "no_subword")
 
-def read_subword_model(
-    symbols: List[str], sentencepiece_model: Optional[str], bpe_codes: Optional[str], none: bool
-) -> Tuple[str, bytes]:
+
+def read_subword_model(symbols: List[str], options: Compilation) -> Tuple[str, bytes]:
     """The kind of subword model and its bytes, if they are those of the dictionary."""
-    given = [flag for flag, value in (("--sentencepiece-model", sentencepiece_model), ("--bpe-codes", bpe_codes),
-                                      ("--no-subword", none)) if value]  # fmt: skip
+    sentencepiece_model, bpe_codes = options.sentencepiece_model, options.bpe_codes
+    given = [f"--{name.replace('_', '-')}" for name in SUBWORD_FLAGS if getattr(options, name)]
     if len(given) > 1:
         raise UserError(f"{' and '.join(given)} exclude each other: give one")
     kind = "sentencepiece" if sentencepiece_model else "subword_nmt" if bpe_codes else "none"
@@ -45,20 +46,11 @@ def read_subword_model(
         raise UserError(f"cannot read the subword model '{path}': {error.strerror}") from None
 
 
-def compile_model(
-    model: Any,
-    task: Any,
-    out: str,
-    sentencepiece_model: Optional[str] = None,
-    bpe_codes: Optional[str] = None,
-    no_subword: bool = False,
-    tokenizer: str = "none",
-    int8: bool = False,
-) -> CompiledModel:
+def compile_model(model: Any, task: Any, options: Compilation) -> CompiledModel:
     """Write the compiled file of a model, with or without actors, whose task has its dictionaries."""
     source: Dictionary = task.source_dictionary
-    kind, subword_model = read_subword_model(source.symbols, sentencepiece_model, bpe_codes, no_subword)
-    text = TextOptions(task.cfg.source_lang, task.cfg.target_lang, kind, tokenizer)
+    kind, subword_model = read_subword_model(source.symbols, options)
+    text = TextOptions(task.cfg.source_lang, task.cfg.target_lang, kind, options.tokenizer)
     try:
         text_functions(text, subword_model)
     except TextError as error:
@@ -70,11 +62,11 @@ def compile_model(
         source_symbols=list(source.symbols),
         target_symbols=list(task.target_dictionary.symbols),
         subword_model=subword_model,
-        tensors=quantize(tensors, layout) if int8 else tensors,
-        int8=int8,
+        tensors=quantize(tensors, layout) if options.int8 else tensors,
+        int8=options.int8,
         base_fingerprint=fingerprint(split_tensors(model.state_dict())[0]),
         made_with=__version__,
     )
-    with replacing(out) as temporary:
+    with replacing(options.out) as temporary:
         model_file.write(temporary, compiled)
     return compiled

@@ -9,6 +9,7 @@ from typing import List, Optional, Sequence, Union
 from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.engine import Engine
 from fairseq_tg.compiled.model_file import CompiledModel
+from fairseq_tg.compiled.options import SearchOptions
 from fairseq_tg.compiled.text import text_functions
 
 MOST_THREADS = 1024
@@ -38,11 +39,11 @@ class Translator:
     def __init__(
         self,
         model: CompiledModel,
-        threads: int = 1,
-        max_len_a: float = 0,
-        max_len_b: int = 200,
-        min_len: int = 1,
-        unk_penalty: float = 0.0,
+        threads: int = SearchOptions.threads,
+        max_len_a: float = SearchOptions.max_len_a,
+        max_len_b: int = SearchOptions.max_len_b,
+        min_len: int = SearchOptions.min_len,
+        unk_penalty: float = SearchOptions.unk_penalty,
     ) -> None:
         if not 1 <= threads <= MOST_THREADS:
             raise ValueError(f"{threads} threads: give one to {MOST_THREADS}")

@@ -8,11 +8,12 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from fairseq_tg.corpus.blocks import BlockStore
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import parse_json, replacing, take_lock
+from fairseq_tg.files import make_directory, parse_json, replacing
+from fairseq_tg.locks import take_lock
 
 MANIFEST = "manifest.json"
 KBEST = "kbest.jsonl.gz"
@@ -30,7 +31,7 @@ class CorpusDirectory:
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self.blocks = BlockStore(self.path / "blocks")
-        self._lock: Optional[int] = None
+        self._lock: Any = None
 
     @property
     def manifest(self) -> Optional[Dict[str, Any]]:
@@ -90,21 +91,17 @@ class CorpusDirectory:
             Path(temporary).write_text(text + "\n")
 
     def lock(self, shard: int, shards: int) -> None:
-        """Keep other processes from building the same shard here. The lock ends with the process, however that ends."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = take_lock(self.path / f".lock-{shard}-of-{shards}")
-        except OSError as error:
-            raise UserError(f"cannot write to '{self.path}': {error.strerror}; give another --kbest-dir") from None
-        if self._lock is None:
-            raise UserError(
-                f"another process is building shard {shard}/{shards} in '{self.path}': wait for it, or give another "
-                "--kbest-dir"
-            )
+        """Keep other processes from building the same shard here."""
+        make_directory(self.path)
+        self._lock = take_lock(
+            self.path / f".lock-{shard}-of-{shards}",
+            f"another process is building shard {shard}/{shards} in '{self.path}': wait for it, or give another "
+            "--kbest-dir",
+        )
 
     def unlock(self) -> None:
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.release()
             self._lock = None
 
     def check_files(self, beginning: str = "") -> None:
@@ -121,7 +118,7 @@ class CorpusDirectory:
     def clear(self) -> None:
         """Remove what is needed only while a corpus is being built."""
         shutil.rmtree(self.blocks.directory, ignore_errors=True)
-        for pattern in (".lock-*", "*.tmp", "*.tmp[0-9]*"):  # also of processes that were killed
+        for pattern in (".lock-*", "*.tmp*"):  # also of processes that were killed
             for path in self.path.glob(pattern):
                 path.unlink()
 
@@ -183,12 +180,16 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def split_files(data: Path, split: str, languages: Sequence[str]) -> List[Path]:
+    """The files of a split, which fairseq takes in either direction: train.de-en.* or train.en-de.*."""
+    pairs = ("-".join(languages), "-".join(reversed(languages)))
+    return [path for pair in pairs for path in sorted(data.glob(f"{split}.{pair}.*"))]
+
+
 def hash_data(data: Path, subset: str, languages: Sequence[str]) -> str:
     """A hash of what a corpus is built from: both dictionaries, and both sides of a split."""
-    names = [f"dict.{lang}.txt" for lang in languages]
-    for pair in ("-".join(languages), "-".join(reversed(languages))):
-        names += [path.name for path in sorted(data.glob(f"{subset}.{pair}.*"))]
-    parts = "".join(f"{name} {hash_file(data / name)}\n" for name in names)
+    files = [*(data / f"dict.{lang}.txt" for lang in languages), *split_files(data, subset, languages)]
+    parts = "".join(f"{path.name} {hash_file(path)}\n" for path in files)
     return hashlib.sha256(parts.encode()).hexdigest()
 
 

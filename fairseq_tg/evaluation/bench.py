@@ -13,11 +13,13 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.corpus.engines import convert_to_ctranslate2, import_ctranslate2
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation import bench_tables as report
 from fairseq_tg.evaluation.machine import Bound, Machine, bound, measure_machine
 from fairseq_tg.evaluation.measure import Turns, probe, take_turns
+from fairseq_tg.evaluation.options import BenchOptions
 from fairseq_tg.evaluation.subset import Progress, label_actors, read_subset, to_text, versions
 from fairseq_tg.evaluation.systems import SYMBOLS, System, Tokens, build
 from fairseq_tg.files import make_directory
@@ -25,25 +27,6 @@ from fairseq_tg.tasks.loading import load_model
 
 #: Sentences that a system of its own process translates, to have used all the memory it needs
 PROBED = 20
-
-
-@dataclass(frozen=True)
-class Options:
-    """Of `fairseq-tg bench`."""
-
-    data: str
-    base: str
-    actors: Tuple[str, ...]
-    cont: Optional[str] = None
-    peer: bool = False
-    threads: int = 1
-    subset: str = "test"
-    sentences: int = 50
-    batched_sentences: int = 1000
-    batch_size: int = 32
-    turns: int = 5
-    max_len_b: int = 200
-    out: str = "bench"
 
 
 @dataclass(frozen=True)
@@ -60,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    options: Options
+    options: BenchOptions
     rows: Dict[str, Row]
     machine: Machine
     bounds: Dict[str, Bound]  # of each model and precision
@@ -68,10 +51,8 @@ class Result:
     versions: Dict[str, str]
 
 
-def run(options: Options) -> Result:
+def run(options: BenchOptions) -> Result:
     """Measure everything, print the tables, and write them, the numbers and a plot to the output directory."""
-    if min(options.sentences, options.batched_sentences, options.turns, options.batch_size, options.threads) < 1:
-        raise UserError("--sentences, --batched-sentences, --turns, --batch-size and --threads are at least 1")
     label_actors(options.actors)
     out = Path(options.out)
     make_directory(out)
@@ -137,7 +118,7 @@ def run(options: Options) -> Result:
 
 
 def prepare(
-    options: Options, task: Any, base: Any, out: Path, say: Callable[[str], None]
+    options: BenchOptions, task: Any, base: Any, out: Path, say: Callable[[str], None]
 ) -> Tuple[Dict[str, System], Dict[str, Tuple[int, int]]]:
     """The systems for what the user has, converted and compiled where they need it, and the weights each step reads."""
     common: Dict[str, Any] = {"data": options.data, "max_len_b": options.max_len_b, "threads": options.threads}
@@ -167,7 +148,9 @@ def prepare(
             say(f"compiling {path}, {precision}")
             file = out / f"{label.replace(':', '-').rstrip('.')}.{precision}.tg"
             model, _ = load_model(path, options.data)
-            compiled = compile_model(model, task, str(file), no_subword=True, int8=precision == "int8")
+            compiled = compile_model(
+                model, task, Compilation(path, str(file), no_subword=True, int8=precision == "int8")
+            )
             add(f"compiled {label} {precision}", "compiled", file)
             weights = compiled.layout.weights_per_token()
             bounds[f"{label} {precision}"] = (weights, 4 if precision == "float32" else 1)
@@ -187,7 +170,7 @@ def prepare(
     return systems, bounds
 
 
-def settings(options: Options) -> Dict[str, Any]:
+def settings(options: BenchOptions) -> Dict[str, Any]:
     """The options as they are reported: files by their names only."""
     return {
         name: os.path.basename(value) if isinstance(value, str) else value for name, value in asdict(options).items()

@@ -17,6 +17,7 @@ from fairseq_tg.evaluation.examples import Example, choose_examples
 from fairseq_tg.evaluation.likelihood import word_likelihood
 from fairseq_tg.evaluation.measure import Spread, take_turns
 from fairseq_tg.evaluation.norms import NormsAt, read_norms
+from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.oracle import oracle_translations
 from fairseq_tg.evaluation.plots import Point, load_pyplot, quality_and_speed
 from fairseq_tg.evaluation.scores import Scores, recovered_share, score_systems
@@ -31,27 +32,11 @@ BATCH = 32
 TRAIN_LOG = "train.log"
 
 
-@dataclass(frozen=True)
-class Options:
-    """Of `fairseq-tg report`."""
-
-    data: str
-    base: str
-    actors: Tuple[str, ...]
-    out: str
-    subset: str = "test"
-    oracle_beam: int = 35
-    threads: int = 1
-    speed_sentences: int = 40
-    turns: int = 3
-    train_log: Optional[str] = None
-
-
 @dataclass
 class Report:
     """All that was found out; what could not be is empty, and `notes` says why."""
 
-    options: Options
+    options: ReportOptions
     base_fingerprint: str
     sentences: int
     versions: Dict[str, str]
@@ -66,7 +51,7 @@ class Report:
     seconds: float = 0.0
 
 
-def make_report(options: Options) -> Report:
+def make_report(options: ReportOptions) -> Report:
     """Translate, score, measure, and write report.html, report.json, report.txt and the figures."""
     started = time.perf_counter()
     say = Progress()
@@ -130,7 +115,7 @@ def make_report(options: Options) -> Report:
     return report
 
 
-def _load_actor(path: str, options: Options, base: Any) -> ActorModel:
+def _load_actor(path: str, options: ReportOptions, base: Any) -> ActorModel:
     model, _ = load_model(path, options.data)
     if not isinstance(model, ActorModel):
         raise UserError(f"--actor {path} has no actors: give a checkpoint trained with --arch tg_*")
@@ -145,7 +130,7 @@ def _fingerprint(base: Any) -> str:
     return fingerprint(base.state_dict())
 
 
-def _systems(options: Options, names: Sequence[str]) -> Dict[str, System]:
+def _systems(options: ReportOptions, names: Sequence[str]) -> Dict[str, System]:
     common: Dict[str, Any] = {"data": options.data, "threads": options.threads}
     systems = {
         "fairseq greedy": System("fairseq greedy", "fairseq", options.base, **common),

@@ -6,12 +6,14 @@
 | ``checkpoint_utils.load_model_ensemble_and_task`` | a ``--path`` that is missing or does not fit ends in one line |
 | ``checkpoint_utils.torch_persistent_save`` | checkpoints are written whole or not at all; a full disk is one line |
 | ``PathManager.copy`` | so are its copies under other names |
+| ``torch.load`` in the modules of `_READERS` | files that a checkpoint names are data too |
 | encoder layers of fairseq 0.12.2 | both generations have the same models: see `_remove_fast_path` |
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import shutil
 from typing import Any, Callable, List
@@ -25,6 +27,13 @@ from torch import nn
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
 from fairseq_tg.loading.checkpoints import COPIES, load_checkpoint
+from fairseq_tg.loading.data_only import read_data_only_in
+
+#: Modules of fairseq's that load files named in a checkpoint, beside `checkpoint_utils`
+_READERS = (
+    *("models.speech_to_text.xm_transformer", "models.text_to_speech.vocoder", "data.codedataset"),
+    "modules.quantization.pq.em",
+)
 
 
 def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
@@ -95,5 +104,7 @@ checkpoint_utils.torch_persistent_save = _save_whole
 PathManager.copy = staticmethod(_copy_whole)
 checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
 checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_model_ensemble_and_task)
+for _name in _READERS:
+    read_data_only_in(importlib.import_module(f"fairseq.{_name}"))
 if "_load_from_state_dict" in vars(TransformerEncoderLayerBase):
     _remove_fast_path()

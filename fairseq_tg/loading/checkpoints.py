@@ -18,7 +18,8 @@ from typing import Any, Dict, List, Mapping, Tuple, Union, cast
 import numpy as np
 import torch
 from fairseq import checkpoint_utils
-from omegaconf import DictConfig
+from omegaconf import DictConfig, ListConfig
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from fairseq_tg.errors import UserError
@@ -38,13 +39,17 @@ ALLOWED_GLOBALS: List[Any] = [
     ),
 ]
 
-#: Options of models that fairseq hands to `eval`, wherever they are in a configuration.
+#: Options that fairseq hands to `eval`, wherever they are in a configuration: of models, tasks, criteria, optimizers.
 EVALUATED_OPTIONS = {
     *("encoder_layers", "decoder_layers", "encoder_attention", "decoder_attention", "self_attention", "pretrained"),
     *("project_input", "gated_attention", "downsample", "adaptive_softmax_cutoff", "adaptive_input_cutoff"),
     *("left_pad_source", "left_pad_target", "character_filters", "conv_feature_layers", "conv_aggregator_layers"),
-    *("feature_encoder_spec", "feature_enc_layers"),
+    *("feature_encoder_spec", "feature_enc_layers", "wer_args", "decoder_zero_init", "model_overrides"),
     *("xformers_att_config", "encoder_xformers_att_config", "decoder_xformers_att_config"),
+    *("vggblock_enc_config", "transformer_enc_config", "transformer_dec_config", "conv_dec_config"),
+    *("transformer_context", "transformer_sampling"),
+    *("adam_betas", "adamax_betas", "adafactor_eps", "lamb_betas"),
+    *(f"pipeline_{side}{what}" for side in ("", "encoder_", "decoder_") for what in ("balance", "devices")),
 }
 #: Tensors that only models of fairseq 0.12.2 have: see `changes`
 COPIES = tuple(f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias"))
@@ -74,7 +79,10 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
         raise _not_a_checkpoint(path, error) from None
     if not isinstance(state.get("model"), dict) or not state.get("cfg"):
         raise _not_a_checkpoint(path, KeyError("it has no model weights or no configuration"))
-    refuse_code(state["cfg"], path)
+    try:
+        refuse_code(state["cfg"], path)
+    except OmegaConfBaseException as error:  # a value that names another which is not there
+        raise _not_a_checkpoint(path, error) from None
     state["model"] = without_extras(state["model"])
     return state
 
@@ -97,19 +105,22 @@ def _check_records(path: str) -> None:
         raise ValueError(f"its record {damaged} has not the checksum it was written with")
 
 
-def refuse_code(options: Union[Namespace, DictConfig, Dict[str, Any], None], path: str) -> None:
-    """Refuse model options that fairseq would `eval` and that are more than arithmetic on lists and tuples."""
-    values = vars(options) if isinstance(options, Namespace) else options or {}
-    for name, value in values.items():
-        if isinstance(value, (dict, DictConfig, Namespace)):
+def refuse_code(options: Any, path: str) -> None:
+    """Refuse options that fairseq would `eval` and that are more than arithmetic on lists and tuples."""
+    if isinstance(options, (list, tuple, ListConfig)):
+        options = dict(enumerate(options))
+    for name, value in (vars(options) if isinstance(options, Namespace) else options or {}).items():
+        if isinstance(value, (dict, list, tuple, DictConfig, ListConfig, Namespace)):
             refuse_code(value, path)
-        elif name in EVALUATED_OPTIONS and isinstance(value, str) and value and not _is_arithmetic(value):
+        elif name in EVALUATED_OPTIONS and isinstance(value, (str, bytes)) and value and not _is_arithmetic(value):
             raise UserError(
                 f"'{path}' is refused: its option {name} holds code, not sizes: {value[:80]!r}; do not load this file"
             )
 
 
-def _is_arithmetic(expression: str) -> bool:
+def _is_arithmetic(expression: Union[str, bytes]) -> bool:
+    if isinstance(expression, bytes):  # which `eval` takes too, in any encoding that they name
+        return False
     try:
         return all(isinstance(node, _ARITHMETIC) for node in ast.walk(ast.parse(expression, mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import torch
 from fairseq import checkpoint_utils, models
@@ -18,10 +18,13 @@ from torch import Tensor
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json, replacing
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
-from fairseq_tg.models.base import FAMILY_PREFIX, ActorModel, Base, other_base, recorded_base
+from fairseq_tg.models.base import AVERAGING, FAMILY_PREFIX, ActorModel, Base, other_base, recorded_base
 
 METADATA_KEY = "fairseq_tg"  # one key, because safetensors does not keep the order of several
 FORMAT = 1
+SUFFIX = ".safetensors"
+#: Options of the model that say what its actors are
+ACTOR_FIELDS = ("actor", "actor_hidden", "actor_rank", "actor_layers")
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,7 @@ class ActorMetadata:
 
     def model_config(self, base: Base) -> Dict[str, Any]:
         """The config that builds the tg model of these actors on `base`."""
-        fields = ("actor", "actor_hidden", "actor_rank", "actor_layers")
-        config = {name: getattr(self, name) for name in fields}
+        config = {name: getattr(self, name) for name in ACTOR_FIELDS}
         return {"_name": self.arch, "base_record": base.to_json(), **config}
 
 
@@ -88,28 +90,68 @@ def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
     return metadata, tensors
 
 
-def export_actor(tg_path: str, actor_path: str) -> ActorMetadata:
-    """Write the actors of a tg checkpoint to an actor file."""
-    state = load_checkpoint(tg_path)
+def read_actors(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor], Optional[Dict[str, Any]]]:
+    """The actors of a tg checkpoint or of an actor file, and the checkpoint's state if it is one."""
+    if path.endswith(SUFFIX):
+        return (*read_actor_file(path), None)
+    state = load_checkpoint(path)
     config = state["cfg"]["model"]
     record = recorded_base(config)
     if not record:
-        raise UserError(f"'{tg_path}' has no actors: give a checkpoint trained with --arch tg_*")
+        raise UserError(f"'{path}' has no actors: give a checkpoint trained with --arch tg_*")
     base_tensors, tensors = split_tensors(state["model"])
     base = Base.from_json(record)
     if fingerprint(base_tensors) != base.fingerprint:
-        raise UserError(f"'{tg_path}' is damaged: its base has not the fingerprint that was recorded with it")
+        raise UserError(f"'{path}' is damaged: its base has not the fingerprint that was recorded with it{AVERAGING}")
     metadata = ActorMetadata(
         arch=config["_name"],
-        actor=config["actor"],
-        actor_hidden=config["actor_hidden"],
-        actor_rank=config["actor_rank"],
-        actor_layers=config["actor_layers"],
         base_fingerprint=base.fingerprint,
         fingerprint=fingerprint(tensors),
+        **{name: config[name] for name in ACTOR_FIELDS},
     )
+    return metadata, tensors, state
+
+
+def export_actor(tg_path: str, actor_path: str) -> ActorMetadata:
+    """Write the actors of a tg checkpoint to an actor file."""
+    metadata, tensors, _ = read_actors(tg_path)
     write_actor_file(actor_path, metadata, tensors)
     return metadata
+
+
+def average_actors(paths: Sequence[str], out: str) -> ActorMetadata:
+    """Write the mean of several trainings' actors, or of several checkpoints of one; their base stays bit by bit.
+
+    Args:
+        paths: tg checkpoints or actor files, of one base and one shape.
+        out: an actor file (.safetensors), or a checkpoint: then the first checkpoint of `paths` gives all else.
+    """
+    first, own, whole = read_actors(paths[0])
+    total = {name: tensor.double() for name, tensor in own.items()}
+    for path in paths[1:]:
+        metadata, tensors, state = read_actors(path)
+        if replace(metadata, fingerprint=first.fingerprint) != first:
+            raise UserError(f"the actors of '{path}' are of another shape or base than those of '{paths[0]}'")
+        for name, tensor in tensors.items():
+            total[name] += tensor.double()
+        whole = whole or state
+    mean = {name: (tensor / len(paths)).to(own[name].dtype) for name, tensor in total.items()}
+    metadata = replace(first, fingerprint=fingerprint(mean))
+    if out.endswith(SUFFIX):
+        write_actor_file(out, metadata, mean)
+    elif whole is None:
+        raise UserError(f"'{out}' would be a checkpoint, and all you gave are actor files: give it the end {SUFFIX}")
+    else:
+        _write_checkpoint(out, whole, {**split_tensors(whole["model"])[0], **mean})
+    return metadata
+
+
+def _write_checkpoint(path: str, state: Dict[str, Any], tensors: Dict[str, Tensor]) -> None:
+    """A checkpoint to translate with, or to begin another training from: without the state of an optimizer."""
+    state.update(args=None, model=tensors, last_optimizer_state=None)
+    if OmegaConf.is_config(state["cfg"]):
+        state["cfg"] = OmegaConf.to_container(state["cfg"], resolve=True)
+    checkpoint_utils.torch_persistent_save(state, path)
 
 
 def import_actor(base_path: str, actor_path: str, tg_path: str) -> ActorMetadata:
@@ -118,12 +160,8 @@ def import_actor(base_path: str, actor_path: str, tg_path: str) -> ActorMetadata
     state = load_checkpoint(base_path)
     base = Base.of_config(state["cfg"]["model"], fingerprint(state["model"]), base_path)
     metadata.check_fits(base, actor_path)
-    config = OmegaConf.to_container(state["cfg"], resolve=True)
-    assert isinstance(config, dict)
-    config["model"] = metadata.model_config(base)
-    state.update(args=None, cfg=config, model={**state["model"], **tensors}, last_optimizer_state=None)
-    with replacing(tg_path) as temporary:
-        checkpoint_utils.torch_persistent_save(state, temporary)
+    state["cfg"] = {**OmegaConf.to_container(state["cfg"], resolve=True), "model": metadata.model_config(base)}
+    _write_checkpoint(tg_path, state, {**state["model"], **tensors})
     return metadata
 
 

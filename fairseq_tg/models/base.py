@@ -28,6 +28,8 @@ from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.site import ActorSite, Norms
 
 FAMILY_PREFIX = "tg_"
+#: What fairseq's own average_checkpoints.py does to the base, rounding it anew
+AVERAGING = " (and if this is an average of checkpoints, make it with fairseq-tg actor average)"
 
 
 def register_family(family: str) -> Callable[[Type[ActorModel]], Type[ActorModel]]:
@@ -264,7 +266,7 @@ def other_base(expected: str, found: str) -> str:
     """What to tell a user whose actors meet weights that they were not trained on."""
     return (
         f"these actors belong to another base: its fingerprint is {expected[:16]}..., that of the weights given "
-        f"{found[:16]}...; give the base that they were trained on"
+        f"{found[:16]}...; give the base that they were trained on{AVERAGING}"
     )
 
 

@@ -19,11 +19,11 @@ from fairseq_tg.evaluation.subset import Progress, columns, read_subset, to_text
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.files import replacing
 from fairseq_tg.models.base import Base, read_base
-from fairseq_tg.recipe.run import Recipe, build_corpus, check, corpus_hash
-from fairseq_tg.recipe.training import Training, count_updates, train
+from fairseq_tg.recipe.options import Ablation, Recipe, Training
+from fairseq_tg.recipe.run import build_corpus, check, corpus_hash
+from fairseq_tg.recipe.training import count_updates, train
 from fairseq_tg.tasks.loading import load_model
 
-BEAMS = (1, 5, 10, 20, 35, 50)
 COMPOSITIONS = ("para", "full", "thd", "top1", "comb")
 OBJECTIVES = ("sbleu", "sbleu+2", "meteor", "ter")
 #: The whole base trained on the pseudo corpus; its learning rate is that of fine-tuning
@@ -40,21 +40,22 @@ class Cell:
     original: bool = False  # trained on the original corpus
 
 
-def cells(kind: str, recipe: Recipe, hidden: Tuple[int, ...], beams: Tuple[int, ...]) -> List[Cell]:
+def cells(recipe: Ablation) -> List[Cell]:
     """The cells of an ablation, in the order of its plot."""
-    usual = recipe.training
+    kind, usual = recipe.kind, recipe.training
     if kind == "actor":
         made = [Cell(actor, replace(usual, actor=actor), {}) for actor in ("gate", "linear")]
         for actor in ("ff", "ff2", "rnn"):
             made += [
-                Cell(f"{actor} {n or ''}".strip(), replace(usual, actor=actor, actor_hidden=n), {}) for n in hidden
+                Cell(f"{actor} {n or ''}".strip(), replace(usual, actor=actor, actor_hidden=n), {})
+                for n in recipe.hidden
             ]
         return [
             *made,
             Cell("cont.", replace(CONT, seed=usual.seed, max_tokens=usual.max_tokens, epochs=usual.epochs), {}),
         ]
     if kind == "beam":
-        return [Cell(f"k={k}", usual, {"beam": k}) for k in beams]
+        return [Cell(f"k={k}", usual, {"beam": k}) for k in recipe.beams]
     if kind == "composition":
         return [Cell(name, usual, {"selection": name}, original=name == "para") for name in COMPOSITIONS]
     if kind == "objective":
@@ -62,23 +63,13 @@ def cells(kind: str, recipe: Recipe, hidden: Tuple[int, ...], beams: Tuple[int, 
     raise UserError(f"no ablation '{kind}': there are actor, beam, composition and objective")
 
 
-def ablate(
-    kind: str,
-    recipe: Recipe,
-    hidden: Tuple[int, ...] = (0,),
-    beams: Tuple[int, ...] = BEAMS,
-    only: Tuple[str, ...] = (),
-) -> Tuple[Scores, str]:
-    """Do what is not done of an ablation; gives the scores and a table, which are also written to the directory.
-
-    Args:
-        only: names of cells, to do no others.
-    """
-    planned = cells(kind, recipe, hidden, beams)
-    unknown = set(only) - {cell.name for cell in planned}
+def ablate(recipe: Ablation) -> Tuple[Scores, str]:
+    """Do what is not done of an ablation; gives the scores and a table, which are also written to the directory."""
+    kind, planned = recipe.kind, cells(recipe)
+    unknown = set(recipe.only) - {cell.name for cell in planned}
     if unknown:
         raise UserError(f"--only {min(unknown)}: there are {', '.join(cell.name for cell in planned)}")
-    planned = [cell for cell in planned if not only or cell.name in only]
+    planned = [cell for cell in planned if not recipe.only or cell.name in recipe.only]
     base, _ = read_base(recipe.base)
     out = Path(recipe.out)
     _, task = load_model(recipe.base, recipe.data)
@@ -87,7 +78,7 @@ def ablate(
     if subset.references is None:
         raise UserError(f"the split '{recipe.subset}' has no references to score by: give --subset another")
     pseudo = out / "pseudo-bin"
-    manifest = build_corpus(recipe, base, pseudo)
+    manifest = build_corpus(recipe, base, task, pseudo)
     updates = count_updates(pseudo, recipe.training)
     texts: Dict[str, List[str]] = {}
     say = Progress()
@@ -116,7 +107,7 @@ def _corpus(
     """The data directory that a cell is trained on, and what tells it from any other."""
     if cell.original:
         pair = [task.cfg.source_lang, task.cfg.target_lang]
-        return Path(recipe.data), hash_data(Path(recipe.data), "train", pair)
+        return Path(recipe.data), "".join(hash_data(Path(recipe.data), split, pair) for split in ("train", "valid"))
     usual = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
     if all(usual[name] == value for name, value in cell.corpus.items()):
         return pseudo, corpus_hash(manifest)
@@ -125,7 +116,7 @@ def _corpus(
     if "beam" not in changes:
         changes["kbest_from"] = str(pseudo)  # the same lists, chosen from otherwise
     directory = out / f"pseudo-{name}"
-    return directory, corpus_hash(build_corpus(recipe, base, directory, **changes))
+    return directory, corpus_hash(build_corpus(recipe, base, task, directory, **changes))
 
 
 def _table(kind: str, recipe: Recipe, scores: Scores, updates: int) -> str:

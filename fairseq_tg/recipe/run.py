@@ -4,42 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.corpus.directory import CorpusDirectory, describe_difference, hash_file
+from fairseq_tg.corpus.directory import CorpusDirectory, describe_difference, hash_data, hash_file, split_files
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
-from fairseq_tg.evaluation.report import Options as ReportOptions
+from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.report import make_report
 from fairseq_tg.files import make_directory
 from fairseq_tg.launch.shards import build_locally
 from fairseq_tg.models.base import ActorModel, Base, read_base
 from fairseq_tg.objectives import get_objective
+from fairseq_tg.recipe.options import Recipe
 from fairseq_tg.recipe.stages import Stage
-from fairseq_tg.recipe.training import Training, train
+from fairseq_tg.recipe.training import train
 from fairseq_tg.tasks.loading import load_model
 
 FAMILIES = ("transformer", "lstm", "fconv")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Of `fairseq-tg run`."""
-
-    data: str
-    base: str
-    out: str
-    beam: int = 35
-    objective: str = "sbleu"
-    selection: str = "top1"
-    engine: str = "fairseq"
-    batch_size: int = 16
-    workers: int = 1
-    subset: str = "test"
-    training: Training = field(default_factory=Training)
 
 
 def run(recipe: Recipe) -> Path:
@@ -55,7 +38,7 @@ def run(recipe: Recipe) -> Path:
     make_directory(out)
 
     print(f"== 1 of 3: the oracle corpus, {out / 'pseudo-bin'}")
-    manifest = build_corpus(recipe, record, out / "pseudo-bin")
+    manifest = build_corpus(recipe, record, task, out / "pseudo-bin")
     print(f"== 2 of 3: {recipe.training.actor} actors, {out / 'actor'}")
     checkpoint = train(
         recipe.training,
@@ -69,9 +52,16 @@ def run(recipe: Recipe) -> Path:
     )
     print(f"== 3 of 3: the report on {recipe.subset}, {out / 'report'}")
     options = ReportOptions(
-        recipe.data, recipe.base, (str(checkpoint),), str(out / "report"), recipe.subset, recipe.beam, recipe.workers
+        data=recipe.data,
+        base=recipe.base,
+        actors=(str(checkpoint),),
+        out=str(out / "report"),
+        subset=recipe.subset,
+        oracle_beam=recipe.beam,
+        threads=recipe.workers,
     )
     settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
+    settings["data"] = hash_data(Path(recipe.data), recipe.subset, [task.cfg.source_lang, task.cfg.target_lang])
     stage = Stage(out / "report", settings)
     if not stage.is_done():
         with stage.doing(["report.html", "report.json", "report.txt"]):
@@ -84,15 +74,14 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     get_objective(recipe.objective)
     get_selection(recipe.selection)
     ACTORS[recipe.training.actor]
-    pair = f"{task.cfg.source_lang}-{task.cfg.target_lang}"
     for split in ("train", "valid", *splits):
-        if not list(Path(recipe.data).glob(f"{split}.{pair}.*.idx")):
+        if not split_files(Path(recipe.data), split, [task.cfg.source_lang, task.cfg.target_lang]):
             raise UserError(
                 f"there is no split '{split}' in '{recipe.data}': the recipe needs train, valid and --subset"
             )
 
 
-def build_corpus(recipe: Recipe, base: Base, directory: Path, **changes: Any) -> Dict[str, Any]:
+def build_corpus(recipe: Recipe, base: Base, task: Any, directory: Path, **changes: Any) -> Dict[str, Any]:
     """The oracle corpus, built in as many processes as there are workers, unless it is there."""
     corpus = CorpusDirectory(str(directory))
     settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
@@ -104,6 +93,7 @@ def build_corpus(recipe: Recipe, base: Base, directory: Path, **changes: Any) ->
     manifest: Optional[Dict[str, Any]] = corpus.manifest
     if manifest is not None and corpus.complete:
         wanted = {**settings, **changes, "engine": recipe.engine, "base": [base.fingerprint]}
+        wanted["data_hash"] = hash_data(Path(recipe.data), "train", [task.cfg.source_lang, task.cfg.target_lang])
         made = {name: manifest["recipe"][name] for name in wanted if name in manifest["recipe"]}
         difference = describe_difference(made, {name: wanted[name] for name in made})
         if difference:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import time
+import shutil
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, Sequence
+from typing import Any, Dict, Iterator, Optional, Sequence
 
 from fairseq_tg.corpus.directory import describe_difference, hash_file
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import make_directory, parse_json, replacing, take_lock
+from fairseq_tg.files import make_directory, parse_json, replacing
+from fairseq_tg.locks import take_lock
 
 STAMP = "stage.json"
 LOCK = ".lock"
 
 
 class Stage:
-    """A directory with what a stage makes, and a stamp: its settings and the hashes of its outputs.
+    """A directory with what a stage makes, and a stamp: settings from its start, the hashes of its outputs at its end.
 
     Args:
         directory: of the stage alone.
@@ -31,50 +31,55 @@ class Stage:
         self.stamp = directory / STAMP
 
     def is_done(self) -> bool:
-        """Whether its outputs are there, whole, and made with these settings; with others it is refused."""
-        if not self.stamp.is_file():
-            return False
-        try:
-            stamp = parse_json(self.stamp.read_text())
-            settings, outputs = stamp["settings"], dict(stamp["outputs"])
-        except (ValueError, KeyError, TypeError):
-            return False  # a stamp that cannot be read says nothing: the stage is done again
-        if settings != self.settings:
-            raise UserError(
-                f"'{self.directory}' was made with other settings ({describe_difference(settings, self.settings)}): "
-                "give another --out, or remove it"
-            )
-        return all(
+        """Whether its outputs are there, whole, and made with these settings; one begun with others is refused."""
+        outputs = self._read()
+        return outputs is not None and all(
             (self.directory / name).is_file() and hash_file(self.directory / name) == digest
             for name, digest in outputs.items()
         )
 
-    def seconds(self) -> float:
-        """How long it took, when it was done."""
-        return float(json.loads(self.stamp.read_text())["seconds"])
+    def _read(self) -> Optional[Dict[str, str]]:
+        """The outputs that the stamp has; None if the stage has not come to its end."""
+        if not self.stamp.is_file():
+            begun = self.directory.is_dir() and any(path.name != LOCK for path in self.directory.iterdir())
+            if begun:  # nobody knows with what
+                raise UserError(f"'{self.directory}' has files and no {STAMP}: give another --out, or remove it")
+            return None
+        try:
+            stamp = parse_json(self.stamp.read_text())
+            settings, outputs = dict(stamp["settings"]), stamp.get("outputs")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(f"'{self.stamp}' is damaged: give another --out, or remove '{self.directory}'") from None
+        if settings != self.settings:
+            raise UserError(
+                f"'{self.directory}' was begun with other settings ({describe_difference(settings, self.settings)}): "
+                "give another --out, or remove it"
+            )
+        return outputs
 
     @contextmanager
     def doing(self, outputs: Sequence[str]) -> Iterator[None]:
-        """Do the stage: it is stamped when it ends well and all outputs are there."""
+        """Do the stage: it is stamped as done when it ends well and all outputs are there."""
         make_directory(self.directory)
-        lock = take_lock(self.directory / LOCK)
-        if lock is None:
-            raise UserError(f"another process is at work in '{self.directory}': wait for it, or give another --out")
-        try:
-            yield from self._do(outputs)
-        finally:
-            os.close(lock)
+        held = f"another process is at work in '{self.directory}': wait for it, or give another --out"
+        with take_lock(self.directory / LOCK, held):
+            if self._read() is not None:  # it was done and is not whole: what is left is not to be gone on from
+                self._clear()
+            self._write({"settings": self.settings})
+            yield
+            missing = [name for name in outputs if not (self.directory / name).is_file()]
+            if missing:
+                raise UserError(f"'{self.directory}' has no {missing[0]} at the end: see the log beside it")
+            made = {name: hash_file(self.directory / name) for name in outputs}
+            self._write({"settings": self.settings, "outputs": made})
 
-    def _do(self, outputs: Sequence[str]) -> Iterator[None]:
-        begun = time.time()
-        yield
-        missing = [name for name in outputs if not (self.directory / name).is_file()]
-        if missing:
-            raise UserError(f"'{self.directory}' has no {missing[0]} at the end: see the log beside it")
-        stamp = {
-            "settings": self.settings,
-            "outputs": {name: hash_file(self.directory / name) for name in outputs},
-            "seconds": round(time.time() - begun, 1),
-        }
+    def _clear(self) -> None:
+        for path in self.directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != LOCK:
+                path.unlink()
+
+    def _write(self, stamp: Dict[str, Any]) -> None:
         with replacing(str(self.stamp)) as temporary:
             Path(temporary).write_text(json.dumps(stamp, indent=2) + "\n")

@@ -8,7 +8,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -17,39 +17,33 @@ from tqdm import tqdm
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
+from fairseq_tg.recipe.options import Training
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.subwords import guess_subwords
 
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
 
-@dataclass(frozen=True)
-class Training:
-    """The settings of a training. The defaults were chosen on validation data: see docs/results.md."""
-
-    actor: str = "gate"  # "" to train the whole base instead: the paper's `cont.`
-    actor_hidden: int = 0
-    actor_rank: int = 0
-    lr: float = 5e-3
-    label_smoothing: float = 0.1
-    max_tokens: int = 2048
-    epochs: int = 5
-    patience: int = 3
-    base_dropout: bool = False
-    seed: int = 1
-
-    def flags(self, base: str, family: str, updates: int) -> List[str]:
-        flags = ["--task", "tg_translation", "--optimizer", "adam", "--lr", str(self.lr), "--clip-norm", "1.0"]
-        flags += ["--label-smoothing", str(self.label_smoothing), "--max-tokens", str(self.max_tokens)]
-        flags += ["--seed", str(self.seed), "--max-update", str(updates)]
-        # The learning rate goes down to nothing over the training: its end does not depend on the last batches
-        flags += ["--lr-scheduler", "polynomial_decay", "--warmup-updates", str(min(100, updates // 10))]
-        flags += ["--total-num-update", str(updates), "--end-learning-rate", "0"]
-        if not self.actor:
-            return [*flags, "--criterion", "label_smoothed_cross_entropy", "--finetune-from-model", base]
-        flags += ["--criterion", "actor_cross_entropy", "--arch", f"tg_{family}", "--base-checkpoint", base]
-        flags += ["--actor", self.actor, "--actor-hidden", str(self.actor_hidden), "--actor-rank", str(self.actor_rank)]
-        return flags + (["--base-dropout"] if self.base_dropout else [])
+def training_flags(training: Training, base: str, family: str, updates: int) -> List[str]:
+    """The flags of fairseq-train."""
+    flags = ["--task", "tg_translation", "--optimizer", "adam", "--lr", str(training.lr), "--clip-norm", "1.0"]
+    flags += ["--label-smoothing", str(training.label_smoothing), "--max-tokens", str(training.max_tokens)]
+    flags += ["--seed", str(training.seed), "--max-update", str(updates)]
+    # The learning rate goes down to nothing over the training: its end does not depend on the last batches
+    flags += ["--lr-scheduler", "polynomial_decay", "--warmup-updates", str(min(100, updates // 10))]
+    flags += ["--total-num-update", str(updates), "--end-learning-rate", "0"]
+    if not training.actor:
+        return [*flags, "--criterion", "label_smoothed_cross_entropy", "--finetune-from-model", base]
+    flags += ["--criterion", "actor_cross_entropy", "--arch", f"tg_{family}", "--base-checkpoint", base]
+    flags += [
+        "--actor",
+        training.actor,
+        "--actor-hidden",
+        str(training.actor_hidden),
+        "--actor-rank",
+        str(training.actor_rank),
+    ]
+    return flags + (["--base-dropout"] if training.base_dropout else [])
 
 
 def train(
@@ -78,7 +72,7 @@ def train(
     if stage.is_done():
         return directory / BEST
     updates = updates or count_updates(data, training)
-    flags = training.flags(base, base_record.family, updates)
+    flags = training_flags(training, base, base_record.family, updates)
     if not training.actor:
         flags += architecture_flags(base_record)
     with stage.doing([BEST, TRAIN_LOG]):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation import plots
 from fairseq_tg.evaluation import report as report_module
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from tests.conftest import run, run_tg, write_corpus
 
 REPORT = ["report.html", "report.json", "report.txt"]
@@ -69,12 +74,57 @@ def test_run_mends_what_is_damaged(recipe, tmp_path):
     assert json.loads((copy / "report" / "report.json").read_text())["sentences"] == 12
 
 
-def test_run_with_other_settings_is_refused(recipe):
+def test_run_with_other_settings_is_refused(recipe, data, tmp_path):
     _, flags, _ = recipe
-    with pytest.raises(UserError, match=r"was made with other settings .*lr"):
+    with pytest.raises(UserError, match=r"was begun with other settings .*lr"):
         run_tg("run", *flags, "--lr", "0.1")
     with pytest.raises(UserError, match=r"was built otherwise .*beam"):
         run_tg("run", *flags, "--beam", "5")
+    other = tmp_path / "bin"
+    shutil.copytree(data, other)
+    for path in other.glob("train.*.yy.*"):
+        shutil.copy(data / path.name.replace("train", "valid"), path)
+    for path in other.glob("train.*.xx.*"):
+        shutil.copy(data / path.name.replace("train", "valid"), path)
+    with pytest.raises(UserError, match=r"was built otherwise .*data_hash"):
+        run_tg("run", *[other if flag == data else flag for flag in flags])
+    shutil.rmtree(other)
+    shutil.copytree(data, other)
+    for path in other.glob("test.*"):
+        shutil.copy(data / path.name.replace("test", "one"), path)
+    with pytest.raises(UserError, match=r"was begun with other settings .*data"):
+        run_tg("run", *[other if flag == data else flag for flag in flags])
+
+
+def test_a_training_that_was_interrupted_knows_its_settings(workspace, data, recipe, tmp_path):
+    """Ctrl-C in the middle, then another learning rate: refused; with the same one it goes on to the same end."""
+    done, flags, _ = recipe
+    shutil.copytree(done / "pseudo-bin", tmp_path / "pseudo-bin")
+    flags = ["run", *(tmp_path if flag == done else flag for flag in flags)]
+    program = Path(sys.executable).parent / "fairseq-tg"
+    with subprocess.Popen([program, *map(str, flags)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        while not (tmp_path / "actor" / "checkpoint_last.pt").exists() and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode and not (tmp_path / "report").exists()
+    for change in (["--lr", "0.1"], ["--seed", "2"], ["--label-smoothing", "0.2"]):
+        with pytest.raises(UserError, match=rf"was begun with other settings .*{change[0][2:].replace('-', '_')}"):
+            run_tg(*flags, *change)
+    run_tg(*flags)
+    ended = [load_checkpoint(str(path / "actor" / "checkpoint_last.pt"))["model"] for path in (done, tmp_path)]
+    assert fingerprint(ended[0]) == fingerprint(ended[1])
+
+
+def test_data_in_the_other_direction(workspace, data, tmp_path):
+    """fairseq takes train.yy-xx.* for xx to yy."""
+    reversed_ = tmp_path / "bin"
+    reversed_.mkdir()
+    for path in data.iterdir():
+        shutil.copy(path, reversed_ / path.name.replace(".xx-yy.", ".yy-xx."))
+    flags = ["--data", reversed_, "--base", workspace.bases["lstm"], "--out", tmp_path / "work", "--beam", "2"]
+    flags += ["--workers", "1", "--epochs", "1", "--max-tokens", "2000"]
+    assert run_tg("run", *flags).splitlines()[-1] == f"{tmp_path}/work/report/report.html"
 
 
 def test_the_report_says_everything(recipe):

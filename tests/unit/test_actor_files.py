@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,15 @@ from safetensors.torch import save_file
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
-from fairseq_tg.models.actor_files import METADATA_KEY, export_actor, import_actor, read_actor_file, write_actor_file
+from fairseq_tg.models.actor_files import (
+    METADATA_KEY,
+    average_actors,
+    export_actor,
+    import_actor,
+    read_actor_file,
+    write_actor_file,
+)
+from tests.conftest import run_tg
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +64,53 @@ def test_another_base_is_refused(workspace, actor_file, tmp_path):
     with pytest.raises(UserError, match="are for tg_transformer, and the base is a lstm model"):
         import_actor(workspace.bases["lstm"], actor_file, str(tmp_path / "x.pt"))
     assert not (tmp_path / "x.pt").exists()
+
+
+@pytest.fixture(scope="module")
+def several(workspace, tmp_path_factory):
+    """Two more trainings."""
+    flags = ["--actor", "ff", "--max-update", "2", "--seed"]
+    return [workspace.train("transformer", tmp_path_factory.mktemp("tg"), *flags, seed) for seed in (2, 3)]
+
+
+def test_the_mean_of_actors(tg, several, actor_file, tmp_path):
+    """Of checkpoints and actor files alike; the base stays as it is."""
+    paths = [actor_file, *several]
+    average_actors(paths, str(tmp_path / "mean.safetensors"))
+    run_tg("actor", "average", *paths, tmp_path / "mean.pt")
+    average_actors([tg, tg], str(tmp_path / "same.safetensors"))
+    assert (tmp_path / "same.safetensors").read_bytes() == Path(actor_file).read_bytes()
+    mean, whole = read_actor_file(str(tmp_path / "mean.safetensors"))[1], load_checkpoint(str(tmp_path / "mean.pt"))
+    of_all = [load_checkpoint(path)["model"] for path in (tg, *several)]
+    for name, tensor in whole["model"].items():
+        each = torch.stack([tensors[name] for tensors in of_all])
+        if name in mean:
+            assert torch.equal(tensor, mean[name]) and torch.allclose(tensor, each.mean(dim=0), atol=1e-6)
+            assert tensor.abs().max() == 0 or not torch.equal(tensor, each[0])
+        else:
+            assert torch.equal(tensor, each[0])
+    export_actor(str(tmp_path / "mean.pt"), str(tmp_path / "again.safetensors"))
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "mean.safetensors").read_bytes()
+
+
+def test_what_has_no_mean(workspace, tg, actor_file, tmp_path):
+    gate = workspace.train("transformer", tmp_path / "gate", "--max-update", "1")
+    with pytest.raises(UserError, match="are of another shape or base than those of"):
+        average_actors([tg, gate], str(tmp_path / "x.pt"))
+    with pytest.raises(UserError, match=r"all you gave are actor files: give it the end \.safetensors"):
+        average_actors([actor_file, actor_file], str(tmp_path / "x.pt"))
+    assert not (tmp_path / "x.pt").exists()
+
+
+def test_an_average_by_fairseqs_script_is_refused_with_the_remedy(workspace, tg, several, tmp_path):
+    states = [torch.load(path) for path in (tg, *several)]
+    for name, tensor in states[0]["model"].items():  # as its average_checkpoints.py does
+        if tensor.is_floating_point():
+            tensor.add_(states[1]["model"][name]).add_(states[2]["model"][name]).div_(3)
+    torch.save(states[0], tmp_path / "average.pt")
+    for use in (lambda path: export_actor(path, f"{path}.safetensors"), workspace.generate):
+        with pytest.raises(UserError, match="make it with fairseq-tg actor average"):
+            use(str(tmp_path / "average.pt"))
 
 
 def test_a_base_has_no_actors_to_export(workspace, tmp_path):

@@ -158,7 +158,7 @@ def test_a_lock_is_held_by_one_and_dies_with_it(tmp_path):
     second.lock(1, 2)
     with pytest.raises(UserError, match="another process is building shard 0/2"):
         CorpusDirectory(str(tmp_path)).lock(0, 2)
-    os.close(first._lock)
+    first.unlock()
     CorpusDirectory(str(tmp_path)).lock(0, 2)
 
 

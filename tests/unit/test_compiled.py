@@ -27,6 +27,7 @@ from fairseq_tg.compiled.extract import extract, quantize, unsupported
 from fairseq_tg.compiled.layout import ACTIVATIONS, Layout
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
 from fairseq_tg.compiled.model_file import CompiledFileError, TextOptions
+from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.compiled.text import TextError, text_functions
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.loading import load_model
@@ -39,7 +40,7 @@ WORDS = [f"w{i}" for i in range(9)]
 def compiled(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A compiled base."""
     path = tmp_path_factory.mktemp("compiled") / "model.tg"
-    compile_model(*load_model(workspace.bases["transformer"], workspace.data), str(path))
+    compile_model(*load_model(workspace.bases["transformer"], workspace.data), Compilation("", str(path)))
     return path
 
 
@@ -196,7 +197,8 @@ def test_a_file_holds_what_it_was_made_of(compiled: Path, workspace: Workspace) 
 
 
 def test_compiling_twice_gives_the_same_bytes(compiled: Path, workspace: Workspace, tmp_path: Path) -> None:
-    compile_model(*load_model(workspace.bases["transformer"], workspace.data), str(tmp_path / "again.tg"))
+    again = Compilation("", str(tmp_path / "again.tg"))
+    compile_model(*load_model(workspace.bases["transformer"], workspace.data), again)
     assert (tmp_path / "again.tg").read_bytes() == compiled.read_bytes()
 
 
@@ -357,12 +359,16 @@ SPM, BPE = ["\u2581a", "b"], ["a@@", "b"]
         (BPE, {"sentencepiece_model": "x"}, "'x' is not the dictionary's subword model: that has the marks of subword"),
         (["a"], {"bpe_codes": "x"}, "that has the marks of none"),
         (SPM, {"sentencepiece_model": "missing"}, "cannot read the subword model 'missing'"),
-        (SPM, {"sentencepiece_model": "x", "none": True}, "--sentencepiece-model and --no-subword exclude each other"),
+        (
+            SPM,
+            {"sentencepiece_model": "x", "no_subword": True},
+            "--sentencepiece-model and --no-subword exclude each other",
+        ),
     ],
 )
 def test_the_subword_model_is_the_dictionarys(symbols: List[str], flags: Dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        read_subword_model(symbols, **{"sentencepiece_model": None, "bpe_codes": None, "none": False, **flags})
+        read_subword_model(symbols, Compilation("", "", **flags))
 
 
 def test_extracting_leaves_the_model_alone(workspace: Workspace) -> None:

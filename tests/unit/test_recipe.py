@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, List
 
 import pytest
 from fairseq import options, tasks
@@ -11,10 +12,10 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import without_extras
 from fairseq_tg.models.base import read_base
-from fairseq_tg.recipe.ablation import BEAMS, OBJECTIVES, cells
-from fairseq_tg.recipe.run import Recipe
+from fairseq_tg.recipe.ablation import OBJECTIVES, Cell, cells
+from fairseq_tg.recipe.options import Ablation, Training
 from fairseq_tg.recipe.stages import Stage
-from fairseq_tg.recipe.training import Training, architecture_flags, count_updates
+from fairseq_tg.recipe.training import architecture_flags, count_updates
 from tests.conftest import BASES, USER_DIR, Workspace
 
 KINDS = ("actor", "beam", "composition", "objective")
@@ -43,23 +44,39 @@ def test_a_damaged_output_makes_a_stage_undone(tmp_path: Path, damage: str) -> N
     (tmp_path / "stage" / "file").unlink()
     if damage is not None:
         (tmp_path / "stage" / "file").write_text(damage)
+    (tmp_path / "stage" / "half").write_text("of what is damaged, too")
     assert not stage.is_done()
     do(stage)
+    assert stage.is_done() and not (tmp_path / "stage" / "half").exists()
     stage.stamp.write_text("{}")
-    assert not stage.is_done()
+    with pytest.raises(UserError, match=r"stage.json' is damaged"):
+        stage.is_done()
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
-    do(Stage(tmp_path / "stage", {"training": {"lr": 0.1, "seed": 1}}))
-    with pytest.raises(UserError, match=r"was made with other settings .*lr"):
-        Stage(tmp_path / "stage", {"training": {"lr": 0.2, "seed": 1}}).is_done()
+    stage, other = (Stage(tmp_path / "stage", {"training": {"lr": lr, "seed": 1}}) for lr in (0.1, 0.2))
+    with pytest.raises(KeyboardInterrupt), stage.doing(["file"]):
+        raise KeyboardInterrupt  # under way
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"was begun with other settings \(training.lr was 0.1, is 0.2\)"):
+            other.is_done()
+        with pytest.raises(UserError, match=r"was begun with other settings"):
+            do(other)
+        do(stage)
+
+
+def test_files_without_a_stamp_are_not_gone_on_from(tmp_path: Path) -> None:
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage" / "checkpoint_last.pt").write_text("of whatever settings")
+    with pytest.raises(UserError, match=r"has files and no stage.json"):
+        Stage(tmp_path / "stage", {}).is_done()
 
 
 def test_a_stage_without_its_output_is_not_stamped(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "stage", {})
     with pytest.raises(UserError, match="has no file at the end"), stage.doing(["file"]):
         pass
-    assert not stage.stamp.exists()
+    assert not stage.is_done()
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -81,18 +98,20 @@ def test_updates_are_about_those_of_the_epochs(workspace: Workspace) -> None:
 
 
 def test_the_cells_of_the_papers_ablations() -> None:
-    recipe = Recipe("data", "base.pt", "out")
-    names = {kind: [cell.name for cell in cells(kind, recipe, (64, 128), BEAMS)] for kind in KINDS}
+    def planned(kind: str, **options: Any) -> List[Cell]:
+        return cells(Ablation(kind=kind, data="data", base="base.pt", out="out", **options))
+
+    names = {kind: [cell.name for cell in planned(kind, hidden=(64, 128))] for kind in KINDS}
     assert names == {
         "actor": ["gate", "linear", "ff 64", "ff 128", "ff2 64", "ff2 128", "rnn 64", "rnn 128", "cont."],
         "beam": ["k=1", "k=5", "k=10", "k=20", "k=35", "k=50"],
         "composition": ["para", "full", "thd", "top1", "comb"],
         "objective": ["sbleu", "sbleu+2", "meteor", "ter"],
     }
-    usual = [cell.name for cell in cells("actor", recipe, (0,), ())]
+    usual = [cell.name for cell in planned("actor")]
     assert usual == ["gate", "linear", "ff", "ff2", "rnn", "cont."]
-    assert [cell.corpus for cell in cells("beam", recipe, (), (1, 5))] == [{"beam": 1}, {"beam": 5}]
-    assert [cell.corpus for cell in cells("objective", recipe, (), ())] == [{"objective": n} for n in OBJECTIVES]
-    assert cells("actor", recipe, (64,), ())[2].training == Training(actor="ff", actor_hidden=64)
+    assert [cell.corpus for cell in planned("beam", beams=(1, 5))] == [{"beam": 1}, {"beam": 5}]
+    assert [cell.corpus for cell in planned("objective")] == [{"objective": n} for n in OBJECTIVES]
+    assert planned("actor", hidden=(64,))[2].training == Training(actor="ff", actor_hidden=64)
     with pytest.raises(UserError, match="no ablation 'colour'"):
-        cells("colour", recipe, (), ())
+        planned("colour")

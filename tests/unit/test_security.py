@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib
 import io
 import json
 import os
 import pickle
+import re
 import struct
 import subprocess
 import sys
@@ -16,18 +18,21 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Dict
 
+import fairseq
 import pytest
 import torch
+from fairseq.checkpoint_utils import load_model_ensemble_and_task
+from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
 from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.corpus.blocks import LONGEST_LINE, BlockStore, read_sentences
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
-from fairseq_tg.loading.checkpoints import load_checkpoint
+from fairseq_tg.loading.checkpoints import EVALUATED_OPTIONS, load_checkpoint
 from fairseq_tg.loading.data_only import DataUnpickler
 from fairseq_tg.models.actor_files import METADATA_KEY, read_actor_file
-from tests.conftest import REPO, Workspace, run_tg
+from tests.conftest import REPO, USER_DIR, Workspace, run_process, run_tg
 
 MARK = "pwned"
 
@@ -74,6 +79,82 @@ def test_pickles(workspace: Workspace, tmp_path: Path, monkeypatch: Any, attack:
     with pytest.raises(UserError, match=r"'evil.pt' is refused: its pickle asks for \S+"):
         load_checkpoint("evil.pt")
     assert not os.path.exists(MARK)
+
+
+@pytest.mark.parametrize("command", ["fairseq-generate", "fairseq-train"])
+def test_the_environment_does_not_make_code_of_data(workspace: Workspace, tmp_path: Path, command: str) -> None:
+    """torch lets a variable turn its default off; many people set it, because fairseq alone cannot load otherwise."""
+    state = load_checkpoint(workspace.bases["transformer"])
+    state["extra_state"]["x"] = Asks(os.system, f"touch {tmp_path / MARK}")
+    torch.save(state, tmp_path / "evil.pt")
+    flags = {
+        "fairseq-generate": [workspace.data, "--path", tmp_path / "evil.pt", "--gen-subset", "valid"],
+        "fairseq-train": [
+            *(workspace.data, "--arch", "tg_transformer", "--base-checkpoint", tmp_path / "evil.pt"),
+            *("--criterion", "actor_cross_entropy", "--save-dir", tmp_path / "out"),
+        ],
+    }[command]
+    plugin = ["--user-dir", USER_DIR, "--task", "tg_translation"]
+    for variable in ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"):
+        done = run_process(command, *flags, *plugin, env={variable: "1"})
+        assert done.returncode == 1 and "its pickle asks for" in done.stderr.splitlines()[-1], done.stderr
+    assert not (tmp_path / MARK).exists()
+
+
+#: Options of every part of a configuration, by what fairseq builds of it without being asked to
+EVALUATED = {
+    "task": ("multilingual_translation", "left_pad_source"),
+    "criterion": ("ctc", "wer_args"),
+    "optimizer": ("adam", "adam_betas"),
+    "distributed_training": (None, "pipeline_balance"),
+}
+CODE = f"__import__('os').system('touch {MARK}')"
+
+
+@pytest.mark.parametrize("value", [CODE, CODE.encode(), "${common.tensorboard_logdir}"], ids=["str", "bytes", "named"])
+@pytest.mark.parametrize("part", EVALUATED)
+def test_no_part_of_a_configuration_is_run(
+    workspace: Workspace, tmp_path: Path, monkeypatch: Any, part: str, value: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, option = EVALUATED[part]
+    state = load_checkpoint(workspace.bases["transformer"])
+    config = OmegaConf.to_container(state["cfg"], resolve=True)
+    config["common"]["tensorboard_logdir"] = CODE
+    config[part] = {**(config[part] or {}), **({"_name": name} if name else {}), option: value}
+    if part == "task":
+        config[part].update(source_langs=None, lang_pairs="xx-yy", left_pad_target="False", data=workspace.data)
+    torch.save({**state, "args": None, "cfg": config}, "evil.pt")
+    for load in (lambda: load_checkpoint("evil.pt"), lambda: load_model_ensemble_and_task(["evil.pt"])):
+        with pytest.raises(UserError, match=f"'evil.pt' is refused: its option {option} holds code"):
+            load()
+    assert not os.path.exists(MARK)
+
+
+def test_all_options_that_fairseq_evaluates_are_known() -> None:
+    """From fairseq's own source, so that another version's are not forgotten."""
+    call = re.compile(r"\b(?:eval|eval_str_list|eval_str_dict|eval_bool)\(\s*(?:self\.)?(?:cfg|args)\.(\w+)")
+    source = Path(fairseq.__file__).parent
+    found = {name for path in source.rglob("*.py") for name in call.findall(path.read_text())}
+    assert len(found) > 20
+    assert found <= EVALUATED_OPTIONS
+
+
+def test_files_that_a_checkpoint_names_are_data(workspace: Workspace, tmp_path: Path, monkeypatch: Any) -> None:
+    """Every module of fairseq's that calls torch.load reads data only (but for what ranks send each other)."""
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
+    torch.save({"x": Asks(os.system, f"touch {tmp_path / MARK}")}, tmp_path / "evil.pt")
+    source = Path(fairseq.__file__).parent
+    readers = [
+        "fairseq." + ".".join(path.relative_to(source).with_suffix("").parts)
+        for path in source.rglob("*.py")
+        if "torch.load(" in path.read_text() and "examples" not in path.parts
+    ]
+    assert "fairseq.checkpoint_utils" in readers
+    for name in sorted({*readers} - {"fairseq.distributed.utils"}):
+        with pytest.raises(pickle.UnpicklingError):
+            importlib.import_module(name).torch.load(tmp_path / "evil.pt")
+    assert not (tmp_path / MARK).exists()
 
 
 #: Opcodes by hand: names with dots, the old INST, a class where a function should be

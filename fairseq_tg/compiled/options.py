@@ -1,0 +1,42 @@
+"""What `fairseq-tg compile` and `fairseq-tg translate` are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional
+
+from fairseq_tg.arguments import option
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Of `fairseq-tg compile`."""
+
+    checkpoint: str = option("a Transformer's checkpoint, with actors (tg.pt) or without", positional=True)
+    out: str = option("the file to write, as model.tg", positional=True)
+    data: Optional[str] = option("data directory with the dictionaries; where it was trained if not given", None)
+    actor_weights: Optional[str] = option("actor file to put on the checkpoint", None)
+    sentencepiece_model: Optional[str] = option("the source side's subword model, of sentencepiece", None)
+    bpe_codes: Optional[str] = option("the source side's subword model, of subword-nmt", None)
+    no_subword: bool = option("lines are in the dictionary's symbols already", False)
+    tokenizer: str = option("applied before subwords", "none", choices=("none", "moses"))
+    int8: bool = option("weights of 8 bits: a quarter of the size, faster", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """Of a translator; lengths as in fairseq."""
+
+    threads: int = option("cores to use", 1, least=1)
+    max_len_a: float = option("at most a x + b tokens for a source of x: a", 0.0, range=(0, 100))
+    max_len_b: int = option("b", 200)
+    min_len: int = option("at least these tokens", 1)
+    unk_penalty: float = option("taken from the score of unknown words", 0.0, flag="--unkpen", range=(-1e6, 1e6))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translation(SearchOptions):
+    """Of `fairseq-tg translate`."""
+
+    model: str = option("a file that `fairseq-tg compile` made", positional=True)
+    batch_size: int = option("lines translated together; 1 gives each at once", 1, least=1)

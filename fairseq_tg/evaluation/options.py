@@ -1,0 +1,44 @@
+"""What `fairseq-tg report` and `fairseq-tg bench` are told. (Nothing heavy is imported where options are.)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+from fairseq_tg.arguments import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What both look at."""
+
+    data: str = option("data directory")
+    base: str = option("the base's checkpoint")
+    actors: Tuple[str, ...] = option("a tg checkpoint of it; may be given several times", (), flag="--actor")
+    subset: str = option("split to translate", "test")
+    threads: int = option("of every system", 1, least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(Evaluation):
+    """Of `fairseq-tg report`."""
+
+    out: str = option("directory for report.html, report.json, report.txt and figures")
+    oracle_beam: int = option("beam of the oracle; 0: none", 35)
+    speed_sentences: int = option("translated one by one, for the speed", 40, least=1)
+    turns: int = option("times the speed is measured", 3, least=1)
+    train_log: Optional[str] = option("the actor's training log, for its norms; train.log beside it if not given", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(Evaluation):
+    """Of `fairseq-tg bench`."""
+
+    cont: Optional[str] = option("the whole base trained on the pseudo corpus: an ordinary checkpoint", None)
+    peer: Optional[str] = option("an engine to compare with", None, choices=("ctranslate2",))
+    sentences: int = option("translated one by one", 50, least=1)
+    batched_sentences: int = option("translated in batches", 1000, least=1)
+    batch_size: int = option("sentences of a batch", 32, least=1)
+    turns: int = option("times everything is measured", 5, least=1)
+    max_len_b: int = option("most tokens of a translation", 200)
+    out: str = option("directory for the results", "bench")

@@ -1,0 +1,57 @@
+"""What `fairseq-tg run` and `fairseq-tg ablate` are told. (Nothing heavy is imported where options are.)"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, field
+from typing import Tuple
+
+from fairseq_tg.arguments import option
+
+
+@dataclass(frozen=True)
+class Training:
+    """The settings of a training. The defaults were chosen on validation data: see docs/results.md."""
+
+    actor: str = option("form of the actors: gate, ff, ff2, rnn or linear", "gate")  # "": the whole base, `cont.`
+    actor_hidden: int = option("hidden size of ff, ff2 and rnn actors; 0 is that of the decoder state", 0)
+    actor_rank: int = option("factor each map of an actor through this many dimensions; 0 is the paper's full map", 0)
+    lr: float = option("the learning rate at its highest", 5e-3, range=(0, 1))
+    label_smoothing: float = option("of the cross-entropy", 0.1, range=(0, 1))
+    max_tokens: int = option("of a batch", 2048, least=1)
+    epochs: int = option("passes over the corpus", 5, least=1)
+    patience: int = option("validations without a gain before it ends", 3, least=1)
+    base_dropout: bool = option("keep the base's dropout on", False)
+    seed: int = option("of the actors' first weights and the order of the batches", 1, least=-math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Of `fairseq-tg run`."""
+
+    data: str = option("data directory, with splits train and valid and --subset")
+    base: str = option("the base's checkpoint")
+    out: str = option("directory for pseudo-bin, actor and report")
+    workers: int = option("cores to use", lambda: os.cpu_count() or 1, least=1)
+    subset: str = option("split to report on", "test")
+    beam: int = option("k of the oracle corpus", 35, least=1)
+    objective: str = option("what a translation is chosen by", "sbleu")
+    selection: str = option("what is chosen of a k-best list", "top1")
+    engine: str = option("what searches", "fairseq", choices=("fairseq", "ctranslate2"))
+    batch_size: int = option("sentences searched together", 16, least=1)
+    training: Training = field(
+        default_factory=Training, metadata={"help": "the training; the defaults were chosen on validation data"}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation(Recipe):
+    """Of `fairseq-tg ablate`."""
+
+    kind: str = option("what is varied", choices=("actor", "beam", "composition", "objective"), positional=True)
+    out: str = option("directory; the same as for `run` shares its corpus")
+    subset: str = option("split to score", "valid")
+    hidden: Tuple[int, ...] = option("sizes of the actors that have one; 0 is the state's", (0,), nargs="*")
+    beams: Tuple[int, ...] = option("the k to try", (1, 5, 10, 20, 35, 50), nargs="*", least=1)
+    only: Tuple[str, ...] = option("some of its rows, as gate or k=10", (), nargs="*", metavar="NAME")
