@@ -60,7 +60,7 @@ def _add_option(parser: Any, item: Field, kind: Any) -> None:
         settings["type"] = {int: at_least(least), float: number(*bounds)}.get(kind, kind)
     if default is not MISSING:
         settings["default"] = default
-        if default not in (None, False, "", ()):
+        if default is not None and default is not False and default not in ("", ()):
             shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
             settings["help"] += f" (default: {shown})"
     elif not positional:
@@ -78,7 +78,7 @@ def read_options(options: Type[T], args: argparse.Namespace) -> T:
     values = {}
     for item in fields(options):  # type: ignore[arg-type]
         if is_dataclass(types[item.name]):
-            values[item.name] = read_options(types[item.name], args)  # type: ignore[arg-type]
+            values[item.name] = read_options(types[item.name], args)
         elif hasattr(args, item.name):
             value = getattr(args, item.name)
             values[item.name] = tuple(value) if isinstance(value, list) else value

@@ -43,6 +43,8 @@ BASES: Dict[str, str] = {
     "transformer": f"{TRANSFORMER} --encoder-embed-dim 12 --decoder-embed-dim 8",
     "transformer_prenorm": f"""{TRANSFORMER} --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-normalize-before
         --decoder-normalize-before --share-all-embeddings --encoder-learned-pos --decoder-learned-pos""",
+    "transformer_layerdrop": f"""{TRANSFORMER} --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-layerdrop 0.5
+        --decoder-layerdrop 0.5""",
     "lstm": """--arch lstm --encoder-embed-dim 14 --encoder-hidden-size 10 --encoder-layers 2 --encoder-bidirectional
         --decoder-embed-dim 14 --decoder-hidden-size 16 --decoder-layers 2 --decoder-out-embed-dim 14 --dropout 0.1""",
     "fconv": """--arch fconv --encoder-embed-dim 10 --decoder-embed-dim 10 --decoder-out-embed-dim 8 --dropout 0.2

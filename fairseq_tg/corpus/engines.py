@@ -1,19 +1,57 @@
-"""Other engines than fairseq's for the oracle's beam search."""
+"""What does the oracle's beam search: fairseq, or another engine."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from typing import Any, Callable, Dict, List, Optional
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from fairseq_tg.corpus.blocks import Hypothesis
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.data_only import read_data_only_in
 from fairseq_tg.registry import Registry
 
-#: A function from a corpus run to a search; None stands for fairseq's own.
-ENGINES: Registry[Any] = Registry("engine", flag="--kbest-engine")
-ENGINES.register("fairseq")(None)
+#: Decodes a sample into a k-best list for each of its sentences
+Search = Callable[[List[Any], Dict[str, Any]], List[List[Hypothesis]]]
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What an engine is told of the build that it searches for."""
+
+    path: str  # the command's --path
+    task: Any
+    generation: Any  # the command's options of the search
+    generator: Any  # fairseq's own, for these options
+    sources: Any  # the data set's source sentences
+    upcoming: Callable[[int], List[int]]  # those that are asked for together with a sentence, it among them
+    to_text: Callable[[Sequence[int]], str]
+
+
+#: Functions that make a search
+ENGINES: Registry[Callable[[Searched], Search]] = Registry("engine", flag="--kbest-engine")
+
+
+@ENGINES.register("fairseq")
+def fairseq_search(searched: Searched) -> Search:
+    """Beam search with fairseq's own generator."""
+    return generator_search(searched.generator, searched.to_text, searched.task.target_dictionary.eos())
+
+
+def generator_search(generator: Any, to_text: Callable[[Sequence[int]], str], eos: int) -> Search:
+    """Whatever a generator of fairseq's kind finds."""
+
+    def search(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
+        return [[hypothesis(h) for h in hypotheses] for hypotheses in generator.generate(models, sample)]
+
+    def hypothesis(found: Dict[str, Any]) -> Hypothesis:
+        tokens = found["tokens"].tolist()
+        tokens = tokens[:-1] if tokens and tokens[-1] == eos else tokens
+        log_prob = float(found["positional_scores"].sum())
+        return Hypothesis(tokens, to_text(tokens), float(found["score"]), log_prob)
+
+    return search
 
 
 PATIENCE = 2  # how many times the beam's hypotheses are looked for, to take from them those that fairseq would have
@@ -53,12 +91,12 @@ def convert_to_ctranslate2(path: str, task_config: Any, directory: str, quantiza
 
 
 @ENGINES.register("ctranslate2")
-def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[List[Hypothesis]]]:
+def ctranslate2_search(searched: Searched) -> Search:
     """Beam search of an unmodified Transformer base with CTranslate2, float32, on torch's number of threads."""
     ctranslate2 = import_ctranslate2("--kbest-engine ctranslate2")
     import torch
 
-    path, generation = run.root.common_eval.path, run.root.generation
+    path, generation, task = searched.path, searched.generation, searched.task
     unsupported = {"match_source_len": False, "unnormalized": False, "temperature": 1.0, "sampling": False}
     unsupported.update(prefix_size=0, diverse_beam_groups=-1, diversity_rate=-1.0, unkpen=0, max_len_a=0)
     for name, default in unsupported.items():
@@ -66,17 +104,16 @@ def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[L
             raise UserError(
                 f"--kbest-engine ctranslate2 does not know --{name.replace('_', '-')}: use the engine fairseq"
             )
-    if run.cfg.actor_weights or generation.lm_path:
+    if task.cfg.actor_weights or generation.lm_path:
         raise UserError("--kbest-engine ctranslate2 searches the base alone: leave out --actor-weights and --lm-path")
     if os.pathsep in path:
         raise UserError("--kbest-engine ctranslate2 does not know ensembles: use the engine fairseq")
     with tempfile.TemporaryDirectory() as directory:
-        convert_to_ctranslate2(path, run.cfg, directory)
+        convert_to_ctranslate2(path, task.cfg, directory)
         # Workers of one thread each: with beams this wide, small batches side by side beat one batch on all threads
         threads = torch.get_num_threads()
         translator = ctranslate2.Translator(directory, inter_threads=threads, intra_threads=1, max_queued_batches=-1)
-    source, target = run.task.source_dictionary, run.task.target_dictionary
-    sentences = run.task.dataset(run.root.dataset.gen_subset).src
+    source, target, sentences = task.source_dictionary, task.target_dictionary, searched.sources
     beam, lenpen = generation.beam, generation.lenpen
     under_way: Dict[int, Any] = {}
 
@@ -102,7 +139,7 @@ def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[L
         # A whole block is submitted with its first batch: the engine works while the results before are being scored
         for i in ids:
             if i not in under_way:
-                submit(run.build.left_in_block(i))
+                submit(searched.upcoming(i))
         return [k_best(under_way.pop(i).result()) for i in ids]
 
     def k_best(result: Any) -> List[Hypothesis]:
@@ -113,7 +150,7 @@ def ctranslate2_search(run: Any) -> Callable[[List[Any], Dict[str, Any]], List[L
             found.append(Hypothesis([target.index(symbol) for symbol in symbols], "", score, log_prob))
         found = first_finished(found, beam)
         for hypothesis in found:
-            hypothesis.text = run.to_text(hypothesis.tokens)
+            hypothesis.text = searched.to_text(hypothesis.tokens)
         return found
 
     return search

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 from torch import Tensor
 
 from fairseq_tg.corpus.blocks import Hypothesis, Sentence
 from fairseq_tg.corpus.build import Build
+from fairseq_tg.corpus.engines import Search
 from fairseq_tg.corpus.selection import Scored, Selection, expected_scores
 from fairseq_tg.objectives import Objective, score_hypothesis
-
-#: Decodes a sample into a k-best list for each of its sentences.
-Search = Callable[[List[Any], Dict[str, Any]], List[List[Hypothesis]]]
 
 
 class OracleGenerator:
@@ -104,21 +102,6 @@ class OracleGenerator:
 
     def _ids(self, tokens: Tensor) -> List[int]:
         return [token for token in tokens.tolist() if token != self.padding_idx]
-
-
-def fairseq_search(generator: Any, to_text: Callable[[Sequence[int]], str], eos: int) -> Search:
-    """Beam search with fairseq's own generator."""
-
-    def search(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
-        return [[hypothesis(h) for h in hypotheses] for hypotheses in generator.generate(models, sample)]
-
-    def hypothesis(found: Dict[str, Any]) -> Hypothesis:
-        tokens = found["tokens"].tolist()
-        tokens = tokens[:-1] if tokens and tokens[-1] == eos else tokens
-        log_prob = float(found["positional_scores"].sum())
-        return Hypothesis(tokens, to_text(tokens), float(found["score"]), log_prob)
-
-    return search
 
 
 def _chosen_first(sentence: Sentence) -> List[Hypothesis]:

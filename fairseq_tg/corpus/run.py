@@ -16,8 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.corpus.build import Build, describe, parse_shard
 from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file
-from fairseq_tg.corpus.engines import ENGINES
-from fairseq_tg.corpus.oracle import OracleGenerator, Search, fairseq_search
+from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search
+from fairseq_tg.corpus.oracle import OracleGenerator
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
@@ -128,15 +128,11 @@ class CorpusRun:
 
     # What fairseq-generate asks the task for
 
-    def iterator(self, dataset: Any, max_positions: Any, max_tokens: Any, max_sentences: Any) -> EpochBatchIterator:
-        """The batches of this shard. Ends the run if there is nothing to do."""
-        if self.selection.needs_reference and dataset.tgt is None:
-            raise UserError(
-                f"'{self.cfg.data}' has no {self.cfg.target_lang} side of {self.root.dataset.gen_subset}: --selection "
-                f"{self.selection.name} compares with a reference; without one, use --selection mbr"
-            )
-        if dataset is not self.task.datasets.get(self.root.dataset.gen_subset):
-            raise UserError("--kbest-dir builds a corpus with fairseq-generate: leave it out of other commands")
+    def iterator(
+        self, dataset: Any, max_positions: Any, max_tokens: Any, max_sentences: Any
+    ) -> Optional[EpochBatchIterator]:
+        """The batches of this shard; None if there is nothing left to do."""
+        self._check_dataset(dataset)
         recipe = self.recipe(dataset)
         directory = CorpusDirectory(self.cfg.kbest_dir)
         directory.begin(recipe, {"command": command_line(sys.argv), "data": os.path.abspath(self.cfg.data)})
@@ -147,7 +143,7 @@ class CorpusRun:
             manifest = directory.manifest
             assert manifest is not None
             print(describe(directory.path, manifest))
-            raise SystemExit(0)
+            return None
         self.build = Build(directory, recipe, self.shard)
         if self.cfg.kbest_from:
             self.build.reuse(self.cfg.kbest_from)
@@ -161,7 +157,7 @@ class CorpusRun:
         batches = self.build.plan(dataset.src_sizes, skip, make_batches)
         if not batches:
             self.build.finish()
-            raise SystemExit(0)
+            return None
         self.root.common.log_format = "none"  # the build has a bar of its own
         return EpochBatchIterator(
             dataset=dataset,
@@ -170,19 +166,33 @@ class CorpusRun:
             num_workers=0,  # a worker of a process that was killed would live on for a while, and hold its lock
         )
 
+    def _check_dataset(self, dataset: Any) -> None:
+        subset = self.root.dataset.gen_subset
+        if dataset is not self.task.datasets.get(subset):
+            raise UserError("--kbest-dir builds a corpus with fairseq-generate: leave it out of other commands")
+        if self.selection.needs_reference and dataset.tgt is None:
+            raise UserError(
+                f"'{self.cfg.data}' has no {self.cfg.target_lang} side of {subset}: --selection {self.selection.name} "
+                "compares with a reference; without one, use --selection mbr"
+            )
+
     def generator(self, search_generator: Any, greedy_generator: Any) -> OracleGenerator:
-        """The oracle around fairseq's beam search, or around another engine."""
+        """The oracle around the search of --kbest-engine."""
         assert self.build is not None
         dictionary = self.task.target_dictionary
-        search: Search
-        if self.cfg.kbest_engine == "fairseq":
-            search = fairseq_search(search_generator, self.to_text, dictionary.eos())
-        else:
-            search = ENGINES[self.cfg.kbest_engine](self)
+        searched = Searched(
+            path=self.root.common_eval.path,
+            task=self.task,
+            generation=self.root.generation,
+            generator=search_generator,
+            sources=self.task.dataset(self.root.dataset.gen_subset).src,
+            upcoming=self.build.left_in_block,
+            to_text=self.to_text,
+        )
         return OracleGenerator(
             self.build,
-            search,
-            fairseq_search(greedy_generator, self.to_text, dictionary.eos()),
+            ENGINES[self.cfg.kbest_engine](searched),
+            generator_search(greedy_generator, self.to_text, dictionary.eos()),
             self.objective,
             self.selection,
             self.to_text,

@@ -160,7 +160,8 @@ def import_actor(base_path: str, actor_path: str, tg_path: str) -> ActorMetadata
     state = load_checkpoint(base_path)
     base = Base.of_config(state["cfg"]["model"], fingerprint(state["model"]), base_path)
     metadata.check_fits(base, actor_path)
-    state["cfg"] = {**OmegaConf.to_container(state["cfg"], resolve=True), "model": metadata.model_config(base)}
+    config: Any = OmegaConf.to_container(state["cfg"], resolve=True)
+    state["cfg"] = {**config, "model": metadata.model_config(base)}
     _write_checkpoint(tg_path, state, {**state["model"], **tensors})
     return metadata
 

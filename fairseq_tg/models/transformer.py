@@ -51,7 +51,8 @@ class TGTransformerModel(ActorModel, TransformerModel):
     base_class = TransformerModel
 
     def seams(self) -> Iterator[Seam]:
-        for index, layer in enumerate(self.decoder.layers):
+        # Not by iterating over the list: with --decoder-layerdrop that leaves out some layers, at random
+        for index, layer in self.decoder.layers.named_children():
             if layer.encoder_attn is not None:
                 yield Seam(f"decoder.layers.{index}", layer.embed_dim, layer.embed_dim)
 

@@ -92,7 +92,10 @@ class TGTranslationTask(TranslationTask):
         if self.cfg.kbest_dir:
             self._corpus_run = CorpusRun(self, self._command)
             wanted = ("max_positions", "max_tokens", "max_sentences")
-            return self._corpus_run.iterator(dataset, **{name: kwargs.get(name) for name in wanted})
+            batches = self._corpus_run.iterator(dataset, **{name: kwargs.get(name) for name in wanted})
+            if batches is None:
+                raise SystemExit(0)  # given no batches, fairseq-generate divides by the time that they took
+            return batches
         if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
             # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
             kwargs.update(num_shards=self._command.dataset.num_shards, shard_id=self._command.dataset.shard_id)

@@ -362,7 +362,7 @@ SPM, BPE = ["\u2581a", "b"], ["a@@", "b"]
         (
             SPM,
             {"sentencepiece_model": "x", "no_subword": True},
-            "--sentencepiece-model and --no-subword exclude each other",
+            "--sentencepiece-model and --no-subword exclude",
         ),
     ],
 )

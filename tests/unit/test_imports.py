@@ -1,0 +1,71 @@
+"""The order of imports, as CONTRIBUTING.md draws it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import TopologicalSorter
+from typing import Dict, Set
+
+import pytest
+
+from tests.conftest import REPO
+
+PACKAGE = REPO / "fairseq_tg"
+FILES = {
+    "fairseq_tg." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
+}
+
+
+def picture() -> Dict[str, int]:
+    """The place of every module and folder in the order."""
+    (block,) = re.findall(r"```imports\n(.*?)```", (REPO / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    return {name: place for place, line in enumerate(block.splitlines()) for name in line.split()}
+
+
+def imports(module: str) -> Set[str]:
+    """The modules of the package that a module imports, wherever in its code."""
+    found = set()
+    for node in ast.walk(ast.parse(FILES[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module or ""} | {f"{node.module}.{alias.name}" for alias in node.names}
+            assert not node.level, f"{module} has a relative import"
+    return {name for name in found if name in FILES}
+
+
+def test_every_module_is_in_the_picture() -> None:
+    tops = {module.split(".")[1] for module in FILES} - {"__init__"}
+    assert tops == set(picture())
+
+
+@pytest.mark.parametrize("module", sorted(set(FILES) - {"fairseq_tg.__init__"}))
+def test_nothing_is_imported_backwards(module: str) -> None:
+    places = picture()
+    own = places[module.split(".")[1]]
+    behind = {name for name in imports(module) if places[name.split(".")[1]] > own}
+    assert not behind
+
+
+def test_there_is_no_circle() -> None:
+    list(TopologicalSorter({module: imports(module) - {module} for module in FILES}).static_order())
+
+
+@pytest.mark.parametrize("module", ["compiled", "evaluation.options", "recipe.options", "cli"])
+def test_what_starts_at_once_imports_nothing_heavy(module: str) -> None:
+    """Also through others, but for what a function imports when it is called."""
+    heavy, seen, waiting = set(), set(), [f"fairseq_tg.{module}"]
+    waiting += [f"{waiting[0]}.{name}" for name in ("__init__", "translator", "filter")]
+    while waiting:
+        name = waiting.pop()
+        if name not in FILES or name in seen:
+            continue
+        seen.add(name)
+        for node in ast.parse(FILES[name].read_text()).body:
+            for found in [alias.name for alias in node.names] if isinstance(node, ast.Import) else []:
+                heavy |= {found.split(".")[0]} & {"torch", "fairseq"}
+            if isinstance(node, ast.ImportFrom):
+                heavy |= {str(node.module).split(".")[0]} & {"torch", "fairseq"}
+                waiting += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    assert len(seen) > 1 and not heavy
