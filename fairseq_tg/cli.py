@@ -120,31 +120,38 @@ def _translate(args: argparse.Namespace) -> None:
 
 
 def _bench(args: argparse.Namespace) -> None:
-    from fairseq_tg.evaluation.bench import Options, run
-    from fairseq_tg.evaluation.bench_tables import tables
+    from fairseq_tg.evaluation.bench import Options, run, sections
+    from fairseq_tg.evaluation.tables import as_text
 
-    names = ["data", "base", "cont", "threads", "subset", "sentences", "batched_sentences", "batch_size", "turns"]
-    values = {name: getattr(args, name) for name in [*names, "max_len_b", "out"]}
-    print(tables(run(Options(actors=tuple(args.actor), peer=args.peer is not None, **values))), end="")
+    print(as_text(sections(run(_options(Options, args)))), end="")
     print(f"written to {args.out}: {', '.join(sorted(path.name for path in Path(args.out).glob('bench.*')))}")
 
 
 def _report(args: argparse.Namespace) -> None:
-    from fairseq_tg.evaluation.report import Options, make_report, tables
+    from fairseq_tg.evaluation.report import Options, make_report, sections
+    from fairseq_tg.evaluation.tables import as_text
 
-    names = ["data", "base", "out", "subset", "oracle_beam", "threads", "train_log"]
-    values = {name: getattr(args, name) for name in names}
-    print(tables(make_report(Options(actors=tuple(args.actor), **values))), end="")
+    print(as_text(sections(make_report(_options(Options, args)))), end="")
     print(f"{args.out}/report.html")
+
+
+def _options(kind: Any, args: argparse.Namespace) -> Any:
+    from fairseq_tg.text import TextOptions
+
+    return kind(**{**_named(kind, args), "actor": tuple(args.actor)}, text=TextOptions(**_named(TextOptions, args)))
+
+
+def _named(kind: Any, args: argparse.Namespace) -> Dict[str, Any]:
+    return {field.name: getattr(args, field.name) for field in fields(kind) if hasattr(args, field.name)}
 
 
 def _recipe(args: argparse.Namespace) -> Any:
     from fairseq_tg.recipe.run import Recipe
     from fairseq_tg.recipe.training import Training
+    from fairseq_tg.text import TextOptions
 
-    training = {field.name: getattr(args, field.name) for field in fields(Training) if hasattr(args, field.name)}
-    recipe = {field.name: getattr(args, field.name) for field in fields(Recipe) if hasattr(args, field.name)}
-    return Recipe(**recipe, training=Training(**training))
+    text = TextOptions(**_named(TextOptions, args))
+    return Recipe(**_named(Recipe, args), training=Training(**_named(Training, args)), text=text)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -186,6 +193,15 @@ def _add_recipe_options(parser: argparse.ArgumentParser, subset: str) -> None:
     training.add_argument("--patience", type=at_least(1), default=3, help="validations without a gain (default: 3)")
     training.add_argument("--base-dropout", action="store_true", help="keep the base's dropout on")
     training.add_argument("--seed", type=int, default=1, help="(default: 1)")
+    _add_text_options(parser)
+
+
+def _add_text_options(parser: argparse.ArgumentParser) -> None:
+    text = parser.add_argument_group("how the data was made of text, as for fairseq-generate: scores are of that text")
+    text.add_argument("--tokenizer", help="what the data was tokenised with, as moses")
+    text.add_argument("--bpe", help="fairseq's name of the subwords (default: by the marks of the symbols)")
+    text.add_argument("--sentencepiece-model", help="file for --bpe sentencepiece")
+    text.add_argument("--bpe-codes", help="file for --bpe subword_nmt or fastbpe")
 
 
 def _add_run_command(commands: argparse._SubParsersAction) -> None:
@@ -220,6 +236,7 @@ def _add_report_command(commands: argparse._SubParsersAction) -> None:
     report.add_argument("--oracle-beam", type=at_least(0), default=35, help="beam of the oracle; 0: none (default: 35)")
     report.add_argument("--threads", type=at_least(1), default=1, help="of every system (default: 1)")
     report.add_argument("--train-log", help="the actor's training log, for its norms (default: train.log beside it)")
+    _add_text_options(report)
     report.set_defaults(run=_report)
 
 
@@ -240,6 +257,7 @@ def _add_bench_command(commands: argparse._SubParsersAction) -> None:
     bench.add_argument("--turns", type=at_least(1), default=5, help="times everything is measured (default: 5)")
     bench.add_argument("--max-len-b", type=at_least(0), default=200, help="most tokens of a translation (default: 200)")
     bench.add_argument("--out", default="bench", help="directory for the results (default: bench)")
+    _add_text_options(bench)
     bench.set_defaults(run=_bench)
 
 

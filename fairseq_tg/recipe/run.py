@@ -21,6 +21,7 @@ from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import Training, train
 from fairseq_tg.tasks.loading import load_model
+from fairseq_tg.text import TextOptions, Words
 
 FAMILIES = ("transformer", "lstm", "fconv")
 
@@ -40,6 +41,7 @@ class Recipe:
     workers: int = 1
     subset: str = "test"
     training: Training = field(default_factory=Training)
+    text: TextOptions = field(default_factory=TextOptions)
 
 
 def run(recipe: Recipe) -> Path:
@@ -55,7 +57,7 @@ def run(recipe: Recipe) -> Path:
     make_directory(out)
 
     print(f"== 1 of 3: the oracle corpus, {out / 'pseudo-bin'}")
-    manifest = build_corpus(recipe, record, out / "pseudo-bin")
+    manifest = build_corpus(recipe, record, task, out / "pseudo-bin")
     print(f"== 2 of 3: {recipe.training.actor} actors, {out / 'actor'}")
     checkpoint = train(
         recipe.training,
@@ -63,16 +65,24 @@ def run(recipe: Recipe) -> Path:
         recipe.base,
         record,
         out / "actor",
-        task.target_dictionary.symbols,
+        task,
         corpus_hash(manifest),
         recipe.workers,
+        text=recipe.text,
     )
     print(f"== 3 of 3: the report on {recipe.subset}, {out / 'report'}")
     options = ReportOptions(
-        recipe.data, recipe.base, (str(checkpoint),), str(out / "report"), recipe.subset, recipe.beam, recipe.workers
+        data=recipe.data,
+        base=recipe.base,
+        actor=(str(checkpoint),),
+        out=str(out / "report"),
+        subset=recipe.subset,
+        oracle_beam=recipe.beam,
+        threads=recipe.workers,
+        text=recipe.text,
     )
     settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
-    stage = Stage(out / "report", settings)
+    stage = Stage(out / "report", {**settings, **recipe.text.given()})
     if not stage.is_done():
         with stage.doing(["report.html", "report.json", "report.txt"]):
             make_report(options)
@@ -83,6 +93,7 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
     get_objective(recipe.objective)
     get_selection(recipe.selection)
+    Words.of(task.target_dictionary, recipe.text, task.cfg.target_lang)
     ACTORS[recipe.training.actor]
     pair = f"{task.cfg.source_lang}-{task.cfg.target_lang}"
     for split in ("train", "valid", *splits):
@@ -92,7 +103,7 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
             )
 
 
-def build_corpus(recipe: Recipe, base: Base, directory: Path, **changes: Any) -> Dict[str, Any]:
+def build_corpus(recipe: Recipe, base: Base, task: Any, directory: Path, **changes: Any) -> Dict[str, Any]:
     """The oracle corpus, built in as many processes as there are workers, unless it is there."""
     corpus = CorpusDirectory(str(directory))
     settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
@@ -100,7 +111,7 @@ def build_corpus(recipe: Recipe, base: Base, directory: Path, **changes: Any) ->
     for name, value in {**settings, **changes}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]
     flags += ["--kbest-engine", recipe.engine, "--batch-size", str(recipe.batch_size)]
-    flags += ["--kbest-jsonl", "--num-workers", "0"]
+    flags += ["--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(task.cfg.source_lang, task.cfg.target_lang)]
     manifest: Optional[Dict[str, Any]] = corpus.manifest
     if manifest is not None and corpus.complete:
         wanted = {**settings, **changes, "engine": recipe.engine, "base": [base.fingerprint]}

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.recipe.stages import Stage
-from fairseq_tg.subwords import guess_subwords
+from fairseq_tg.text import TextOptions
 
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
@@ -58,22 +58,25 @@ def train(
     base: str,
     base_record: Any,
     directory: Path,
-    symbols: List[str],
+    task: Any,
     corpus_hash: str,
     threads: int,
     updates: Optional[int] = None,
+    text: Optional[TextOptions] = None,
 ) -> Path:
     """Train and give the best checkpoint by greedy BLEU on the validation set; what is done already is kept.
 
     Args:
         data: a data directory with the pseudo corpus as its train split and the real validation set.
         base_record: of the base: its family and its options.
-        symbols: of the target dictionary.
+        task: has the target's dictionary and language.
         corpus_hash: of the pseudo corpus, which the training depends on.
         updates: instead of as many as the epochs have, to compare corpora of several sizes.
+        text: how the data was made of text, which is what validations score.
     """
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
-    settings["updates"] = updates
+    text = text or TextOptions()
+    settings.update(updates=updates, **text.given())
     stage = Stage(directory, settings)
     if stage.is_done():
         return directory / BEST
@@ -82,16 +85,14 @@ def train(
     if not training.actor:
         flags += architecture_flags(base_record)
     with stage.doing([BEST, TRAIN_LOG]):
-        _run(data, directory, [*flags, *_validation(symbols, training.patience)], updates, threads)
+        _run(data, directory, [*flags, *_validation(text, task, training.patience)], updates, threads)
     return directory / BEST
 
 
-def _validation(symbols: List[str], patience: int) -> List[str]:
-    flags = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--eval-bleu-detok", "space"]
-    subwords = guess_subwords(symbols)
-    flags += ["--eval-bleu-remove-bpe", subwords] if subwords else []
+def _validation(text: TextOptions, task: Any, patience: int) -> List[str]:
+    flags = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--patience", str(patience)]
     flags += ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
-    return [*flags, "--patience", str(patience)]
+    return flags + text.validation_flags(task.target_dictionary.symbols, task.cfg.target_lang)
 
 
 def architecture_flags(base_record: Any) -> List[str]:

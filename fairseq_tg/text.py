@@ -1,0 +1,77 @@
+"""From the ids of a dictionary to words: subwords joined, and decoded by fairseq's --bpe and --tokenizer if given."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import asdict, dataclass, field
+from typing import Any, Dict, List, Optional, Sequence
+
+from fairseq.data import encoders
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.subwords import guess_subwords
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How the data was made of text: the names and files that fairseq-generate takes."""
+
+    tokenizer: Optional[str] = field(
+        default=None, metadata={"help": "what the data was tokenised with, as moses: scores are of text without it"}
+    )
+    bpe: Optional[str] = field(
+        default=None, metadata={"help": "fairseq's name of the subwords (default: by the marks of the symbols)"}
+    )
+    sentencepiece_model: Optional[str] = field(default=None, metadata={"help": "file for --bpe sentencepiece"})
+    bpe_codes: Optional[str] = field(default=None, metadata={"help": "file for --bpe subword_nmt or fastbpe"})
+
+    def given(self) -> Dict[str, str]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def flags(self, source_lang: str, target_lang: str) -> List[str]:
+        """For fairseq-generate, whose tokenizer has to know the language too."""
+        languages = {"source_lang": source_lang, "target_lang": target_lang} if self.tokenizer else {}
+        named = {**self.given(), **languages}.items()
+        return [word for name, value in named for word in (f"--{name.replace('_', '-')}", value)]
+
+    def validation_flags(self, symbols: Sequence[str], language: str) -> List[str]:
+        """For fairseq-train --eval-bleu, which joins subwords by their marks only."""
+        flags = ["--eval-bleu-detok", self.tokenizer or "space"]
+        if self.tokenizer:
+            flags += ["--eval-bleu-detok-args", json.dumps({"target_lang": language})]
+        subwords = guess_subwords(symbols)
+        return flags + (["--eval-bleu-remove-bpe", subwords] if subwords else [])
+
+
+class Words:
+    """A function from ids to text. What a dictionary's subwords are is looked up once: it takes milliseconds.
+
+    Args:
+        bpe, tokenizer: fairseq's, to decode with; None to leave out.
+        subwords: what joins subwords instead of `bpe`, by fairseq's names of --remove-bpe.
+    """
+
+    def __init__(self, dictionary: Any, bpe: Any = None, tokenizer: Any = None, subwords: Optional[str] = None) -> None:
+        self.dictionary = dictionary
+        self.subwords = subwords or (None if bpe else guess_subwords(dictionary.symbols))
+        self._decoders = [decoder for decoder in (bpe, tokenizer) if decoder]
+
+    @classmethod
+    def of(cls, dictionary: Any, options: TextOptions, language: str) -> Words:
+        given = Namespace(target_lang=language, **options.given())
+        for flag, known in (("bpe", encoders.BPE_REGISTRY), ("tokenizer", encoders.TOKENIZER_REGISTRY)):
+            name = getattr(given, flag, None)
+            if name is not None and name not in known:
+                raise UserError(f"--{flag} {name}: fairseq has {', '.join(sorted(known))}")
+        try:
+            return cls(dictionary, encoders.build_bpe(given), encoders.build_tokenizer(given))
+        except Exception as error:  # a library or a file that is not there, said in many ways
+            raise UserError(f"--bpe {options.bpe}, --tokenizer {options.tokenizer}: {error}") from None
+
+    def __call__(self, tokens: Sequence[int], reference: bool = False) -> str:
+        """An unknown word of a reference is written in another way, so that to give out an unknown word is no match."""
+        text = self.dictionary.string(tokens, self.subwords, escape_unk=reference)
+        for decoder in self._decoders:
+            text = decoder.decode(text)
+        return text
