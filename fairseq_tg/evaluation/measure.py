@@ -99,7 +99,7 @@ def latency_table(turns: Turns) -> List[Tuple[str, Dict[int, float]]]:
     lengths = sorted(length for length, values in turns.latencies.items() for _ in values)
     if not lengths:
         return []
-    edges = [0, lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3], lengths[-1]]
+    edges = [0, *(lengths[max(0, third * len(lengths) // 3 - 1)] for third in (1, 2, 3))]
     rows = []
     for low, high in itertools.pairwise(edges):
         values = sorted(v for length, vs in turns.latencies.items() if low < length <= high for v in vs)
