@@ -129,17 +129,18 @@ def _translate(options: Translation) -> None:
 
 
 def _bench(options: BenchOptions) -> None:
-    from fairseq_tg.evaluation.bench import run
-    from fairseq_tg.evaluation.bench_tables import tables
+    from fairseq_tg.evaluation.bench import run, sections
+    from fairseq_tg.evaluation.tables import as_text
 
-    print(tables(run(options)), end="")
+    print(as_text(sections(run(options))), end="")
     print(f"written to {options.out}: {', '.join(sorted(path.name for path in Path(options.out).glob('bench.*')))}")
 
 
 def _report(options: ReportOptions) -> None:
-    from fairseq_tg.evaluation.report import make_report, tables
+    from fairseq_tg.evaluation.report import make_report, sections
+    from fairseq_tg.evaluation.tables import as_text
 
-    print(tables(make_report(options)), end="")
+    print(as_text(sections(make_report(options))), end="")
     print(f"{options.out}/report.html")
 
 

@@ -1,15 +1,46 @@
-"""Which subword model made the symbols of a dictionary; the names are fairseq's, of --bpe and --remove-bpe."""
+"""How data was made of text: tokenizers and subword models, by fairseq's names."""
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+import json
+from dataclasses import asdict, dataclass
+from typing import Dict, List, Optional, Sequence
+
+from fairseq_tg.arguments import option
 
 _MARKS = {"sentencepiece": lambda symbol: symbol.startswith("\u2581"), "subword_nmt": lambda s: s.endswith("@@")}
 
 
 def guess_subwords(symbols: Sequence[str]) -> Optional[str]:
-    """By the marks of their symbols; None for words."""
+    """Which subword model made the symbols of a dictionary, by their marks; None for words."""
     for name, is_subword in _MARKS.items():
         if sum(map(is_subword, symbols)) > len(symbols) / 20:
             return name
     return None
+
+
+@dataclass(frozen=True)
+class WordOptions:
+    """How the data was made of text, as fairseq-generate is told: scores are of that text."""
+
+    tokenizer: Optional[str] = option("what the data was tokenised with, as moses", None)
+    bpe: Optional[str] = option("fairseq's name of the subwords; by the marks of the symbols if not given", None)
+    sentencepiece_model: Optional[str] = option("file for --bpe sentencepiece", None)
+    bpe_codes: Optional[str] = option("file for --bpe subword_nmt or fastbpe", None)
+
+    def given(self) -> Dict[str, str]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def flags(self, source_lang: str, target_lang: str) -> List[str]:
+        """For fairseq-generate, whose tokenizer has to know the language too."""
+        languages = {"source_lang": source_lang, "target_lang": target_lang} if self.tokenizer else {}
+        named = {**self.given(), **languages}.items()
+        return [word for name, value in named for word in (f"--{name.replace('_', '-')}", value)]
+
+    def validation_flags(self, symbols: Sequence[str], language: str) -> List[str]:
+        """For fairseq-train --eval-bleu, which joins subwords by their marks only."""
+        flags = ["--eval-bleu-detok", self.tokenizer or "space"]
+        if self.tokenizer:
+            flags += ["--eval-bleu-detok-args", json.dumps({"target_lang": language})]
+        subwords = guess_subwords(symbols)
+        return flags + (["--eval-bleu-remove-bpe", subwords] if subwords else [])

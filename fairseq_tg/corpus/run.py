@@ -18,11 +18,12 @@ from fairseq_tg.corpus.build import Build, describe, parse_shard
 from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file
 from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search
 from fairseq_tg.corpus.oracle import OracleGenerator
+from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.subwords import guess_subwords
+from fairseq_tg.text import Words
 
 #: Options of fairseq's generation that change what a search finds.
 SEARCH_OPTIONS = (
@@ -57,11 +58,11 @@ class CorpusRun:
         self.selection = get_selection(self.cfg.selection)
         self.shard = self._shard()
         self.build: Optional[Build] = None
-        self.bpe = encoders.build_bpe(root.bpe) if root.bpe else None
-        self.tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
-        self.subwords = root.common_eval.post_process or (
-            None if self.bpe else guess_subwords(task.target_dictionary.symbols)
-        )
+        bpe = encoders.build_bpe(root.bpe) if root.bpe else None
+        tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
+        self.to_text = Words(task.target_dictionary, bpe, tokenizer, root.common_eval.post_process)
+        self.subwords = self.to_text.subwords
+        score_words(root, self.subwords)
 
     def _check_options(self) -> None:
         if self.root.common_eval.path is None:
@@ -87,16 +88,6 @@ class CorpusRun:
         if own[1] > 1:
             raise UserError("give --kbest-shard I/N or --num-shards and --shard-id, not both")
         return parse_shard(f"{fairseqs[0]}/{fairseqs[1]}")
-
-    def to_text(self, tokens: Sequence[int], reference: bool = False) -> str:
-        """Words of dictionary ids: subwords joined, decoded by --bpe and --tokenizer where they are given.
-
-        An unknown word of a reference is written in another way, so that to give out an unknown word is no match.
-        """
-        text = self.task.target_dictionary.string(tokens, self.subwords, escape_unk=reference)
-        for decoder in (self.bpe, self.tokenizer):
-            text = decoder.decode(text) if decoder else text
-        return text
 
     # The recipe: everything that the corpus depends on
 

@@ -1,1 +1,1 @@
-"""What the benchmark and the report have in common: systems that translate, a test set, and times taken fairly."""
+"""How good and how fast: systems that translate a test set, times taken fairly, scores, and two writers over them."""

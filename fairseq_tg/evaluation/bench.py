@@ -1,32 +1,41 @@
-"""The benchmark of one model: which systems there are, what is measured of them, and what is said of it."""
+"""The benchmark of one model: every way to decode it, side by side, and the files that say so."""
 
 from __future__ import annotations
 
-import json
-import os
+import functools
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from sacrebleu.metrics import BLEU
 
-from fairseq_tg.compiled.compile import compile_model
-from fairseq_tg.compiled.extract import extract, unsupported
-from fairseq_tg.compiled.options import Compilation
-from fairseq_tg.corpus.engines import convert_to_ctranslate2, import_ctranslate2
-from fairseq_tg.errors import UserError
-from fairseq_tg.evaluation import bench_tables as report
+from fairseq_tg.corpus.engines import import_ctranslate2
+from fairseq_tg.evaluation.batches import by_length
+from fairseq_tg.evaluation.lineup import Lineup, label_actors
 from fairseq_tg.evaluation.machine import Bound, Machine, bound, measure_machine
-from fairseq_tg.evaluation.measure import Turns, probe, take_turns
+from fairseq_tg.evaluation.measure import PERCENTILES, Spread, Turns, latency_table, probe, ratio, take_turns
 from fairseq_tg.evaluation.options import BenchOptions
-from fairseq_tg.evaluation.subset import Progress, label_actors, read_subset, to_text, versions
-from fairseq_tg.evaluation.systems import SYMBOLS, System, Tokens, build
+from fairseq_tg.evaluation.plots import Point, quality_and_speed
+from fairseq_tg.evaluation.subset import read_subset
+from fairseq_tg.evaluation.systems import Load, System
+from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, settings, versions, write
 from fairseq_tg.files import make_directory
 from fairseq_tg.tasks.loading import load_model
 
 #: Sentences that a system of its own process translates, to have used all the memory it needs
 PROBED = 20
+#: Ratios that say whether the method pays: of the second system to the third, for a tg model's label
+RATIOS = (
+    ("fast greedy {tg}", "fairseq greedy {tg}"),
+    ("fast greedy {tg}", "fast greedy base"),
+    ("compiled {tg} float32", "fairseq beam 4"),
+    ("compiled {tg} int8", "fairseq beam 4"),
+    ("compiled {tg} float32", "CTranslate2 beam 4 float32"),
+    ("compiled {tg} int8", "CTranslate2 beam 4 int8"),
+    ("compiled {tg} float32", "CTranslate2 greedy float32"),
+    ("compiled {tg} int8", "CTranslate2 greedy int8"),
+)
 
 
 @dataclass(frozen=True)
@@ -52,126 +61,154 @@ class Result:
 
 
 def run(options: BenchOptions) -> Result:
-    """Measure everything, print the tables, and write them, the numbers and a plot to the output directory."""
-    label_actors(options.actors)
+    """Measure everything, and write the tables, the numbers and a plot to the output directory."""
+    actors, say = label_actors(options.actor), Progress()
+    load: Load = functools.cache(load_model)
+    model, task = load(options.base, options.data)
+    subset = read_subset(task, options.subset, model, options.text, options.batched_sentences)
     out = Path(options.out)
     make_directory(out)
-    model, task = load_model(options.base, options.data)
-    subset = read_subset(task, options.subset, options.batched_sentences)
-    longest, limit = max(map(len, subset.sources)), model.max_positions()[0]
-    if longest > limit:
-        raise UserError(f"'{options.subset}' has a sentence of {longest} tokens, and the model takes up to {limit}")
-    sources, references = subset.sources, subset.references
-    say = Progress()
-    systems, bounds_of = prepare(options, task, model, out, say)
-
-    eos = task.target_dictionary.eos()
-    functions = {}
-    for name, system in systems.items():
-        say(f"loading: {name}")
-        functions[name] = build(system)
+    lineup = prepare(options, actors, load, out, say)
+    functions = lineup.build()
     torch.set_num_threads(options.threads)  # of fairseq's systems, which share torch's
-    single = take_turns(functions, [[source] for source in sources[: options.sentences]], options.turns, eos, say)
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    batches = [order[i : i + options.batch_size] for i in range(0, len(order), options.batch_size)]
-    found: Dict[str, List[Tokens]] = {name: [[] for _ in sources] for name in systems}
+    eos, sources = task.target_dictionary.eos(), subset.sources
+    one_by_one = [[i] for i in range(min(options.sentences, len(sources)))]
+    batches = by_length([len(source) for source in sources], options.batch_size)
+    single = take_turns(functions, sources, one_by_one, options.turns, eos, say)
+    batched = take_turns(functions, sources, batches, max(1, options.turns // 2), eos, say)
 
-    def keeping(name: str) -> Callable[[Any], List[Tokens]]:
-        def translate(batch: Any) -> List[Tokens]:
-            results = functions[name]([sources[i] for i in batch])
-            for i, tokens in zip(batch, results):
-                found[name][i] = tokens
-            return results
-
-        return translate
-
-    kept = {name: keeping(name) for name in systems}
-    batched = take_turns(kept, batches, max(1, options.turns // 2), eos, say)  # type: ignore[arg-type]
-
-    bleu = BLEU()
-    rows = {}
-    for name, system in systems.items():
+    bleu, rows = BLEU(), {}
+    for name, system in lineup.systems.items():
         say(f"in a process of its own: {name}")
         score = None
-        if references is not None:
-            score = bleu.corpus_score(
-                [to_text(task.target_dictionary, tokens) for tokens in found[name]], [references]
-            ).score
+        if subset.references is not None:
+            texts = [subset.words(tokens) for tokens in batched[name].outputs]
+            score = bleu.corpus_score(texts, [subset.references]).score
         rows[name] = Row(system, single[name], batched[name], **probe(system, sources[:PROBED]), bleu=score)
     say("the machine")
     machine = measure_machine(options.threads)
-    result = Result(
-        options,
-        rows,
-        machine,
-        {name: bound(weights, size, machine) for name, (weights, size) in bounds_of.items()},
-        str(bleu.get_signature()) if references is not None else None,
-        versions(),
-    )
+    bounds = {name: bound(weights, size, machine) for name, (weights, size) in lineup.weights.items()}
+    signature = str(bleu.get_signature()) if subset.references is not None else None
+    result = Result(options, rows, machine, bounds, signature, versions())
     say.end()
-    (out / "bench.json").write_text(json.dumps(report.as_json(result), indent=2) + "\n")
-    (out / "bench.txt").write_text(report.tables(result))
-    figure = report.plot(result)
-    if figure is not None:
-        (out / "bench.png").write_bytes(figure)
+    points = [
+        Point(name, row.system.kind, Spread.of(row.single.tokens_per_second()), row.bleu)
+        for name, row in rows.items()
+        if row.bleu is not None
+    ]
+    figure = quality_and_speed(points, f"BLEU, {options.subset}")
+    write(out, {"bench.json": as_json(result), "bench.txt": as_text(sections(result)), "bench.png": figure})
     return result
 
 
-def prepare(
-    options: BenchOptions, task: Any, base: Any, out: Path, say: Callable[[str], None]
-) -> Tuple[Dict[str, System], Dict[str, Tuple[int, int]]]:
-    """The systems for what the user has, converted and compiled where they need it, and the weights each step reads."""
-    common: Dict[str, Any] = {"data": options.data, "max_len_b": options.max_len_b, "threads": options.threads}
-    systems: Dict[str, System] = {}
-    bounds: Dict[str, Tuple[int, int]] = {}
-
-    def add(name: str, kind: str, path: Any, beam: int = 1) -> None:
-        systems[name] = System(name, kind, str(path), beam=beam, **common)
-
-    add("fairseq greedy", "fairseq", options.base)
-    add("fairseq beam 4", "fairseq", options.base, 4)
-    add("fast greedy base", "fast", options.base)
-    compilable = unsupported(base) is None
+def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path, say: Progress) -> Lineup:
+    """The systems for what the user has."""
+    lineup = Lineup(load, options.data, options.threads, options.max_len_b)
+    lineup.add("fairseq greedy", "fairseq", options.base)
+    lineup.add("fairseq beam 4", "fairseq", options.base, 4)
+    lineup.add("fast greedy base", "fast", options.base)
+    compilable = lineup.can_compile(options.base)
     if compilable:
-        weights = extract(base)[0].weights_per_token()
-        bounds.update({"base float32": (weights, 4), "base int8": (weights, 1)})
-    trained = list(zip(options.actors, label_actors(options.actors))) + (
-        [(options.cont, "cont.")] if options.cont else []
-    )
-    for path, label in trained:
+        lineup.add_bound("base", options.base)
+    for label, path in {**actors, **({"cont.": options.cont} if options.cont else {})}.items():
         if label != "cont.":  # which fairseq decodes as it decodes the base
-            add(f"fairseq greedy {label}", "fairseq", path)
-        add(f"fast greedy {label}", "fast", path)
-        if not compilable:
-            continue
-        for precision in ("float32", "int8"):
-            say(f"compiling {path}, {precision}")
-            file = out / f"{label.replace(':', '-').rstrip('.')}.{precision}.tg"
-            model, _ = load_model(path, options.data)
-            compiled = compile_model(
-                model, task, Compilation(path, str(file), no_subword=True, int8=precision == "int8")
-            )
-            add(f"compiled {label} {precision}", "compiled", file)
-            weights = compiled.layout.weights_per_token()
-            bounds[f"{label} {precision}"] = (weights, 4 if precision == "float32" else 1)
+            lineup.add(f"fairseq greedy {label}", "fairseq", path)
+        lineup.add(f"fast greedy {label}", "fast", path)
+        if compilable:
+            say(f"compiling {path}")
+            lineup.add_compiled(label, path, out)
     if options.peer:
         import_ctranslate2("--peer ctranslate2")
-        for precision in ("float32", "int8"):
-            models = [(options.base, "", [1, 4])] + ([(options.cont, " cont.", [1])] if options.cont else [])
-            for path, label, beams in models:
-                say(f"converting {path} for CTranslate2, {precision}")
-                directory = out / f"ct2{label.replace(' ', '-').rstrip('.')}-{precision}"
-                convert_to_ctranslate2(path, task.cfg, str(directory), None if precision == "float32" else precision)
-                symbols = {"source": task.source_dictionary.symbols, "target": task.target_dictionary.symbols}
-                (directory / SYMBOLS).write_text(json.dumps(symbols))
-                for beam in beams:
-                    search = "greedy" if beam == 1 else f"beam {beam}"
-                    add(f"CTranslate2 {search}{label} {precision}", "ctranslate2", directory, beam)
-    return systems, bounds
+        say("converting for CTranslate2")
+        lineup.add_converted("", options.base, [1, 4], out)
+        if options.cont:
+            lineup.add_converted(" cont.", options.cont, [1], out)
+    return lineup
 
 
-def settings(options: BenchOptions) -> Dict[str, Any]:
-    """The options as they are reported: files by their names only."""
+def ratios(result: Result) -> List[Tuple[str, str, Spread]]:
+    """Every ratio for which both systems were measured: sentence by sentence, turn by turn."""
+    pairs = [(a.format(tg=tg), b.format(tg=tg)) for tg in label_actors(result.options.actor) for a, b in RATIOS]
+    rows = result.rows
+    return [(a, b, ratio(rows[a].single, rows[b].single)) for a, b in pairs if a in rows and b in rows]
+
+
+def as_json(result: Result) -> Dict[str, Any]:
+    systems = {}
+    for name, row in result.rows.items():
+        systems[name] = {
+            "bleu": row.bleu,
+            "start_seconds": row.start_seconds,
+            "peak_bytes": row.peak_bytes,
+            "latency_seconds": [
+                {"source_tokens": length, **{f"p{p}": value for p, value in at.items()}}
+                for length, at in latency_table(row.single)
+            ],
+            **{
+                f"{mode}_{unit}_per_second": asdict(Spread.of(getattr(turns, f"{unit}_per_second")()))
+                for mode, turns in (("single", row.single), ("batched", row.batched))
+                for unit in ("tokens", "sentences")
+            },
+        }
     return {
-        name: os.path.basename(value) if isinstance(value, str) else value for name, value in asdict(options).items()
+        "settings": settings(result.options),
+        "versions": result.versions,
+        "bleu_signature": result.signature,
+        "machine": asdict(result.machine),
+        "bounds": {name: asdict(item) for name, item in result.bounds.items()},
+        "systems": systems,
+        "ratios": [{"of": a, "to": b, **asdict(spread)} for a, b, spread in ratios(result)],
     }
+
+
+def sections(result: Result) -> List[Section]:
+    """All of it, as tables."""
+    options, some, machine = result.options, next(iter(result.rows.values())), result.machine
+    how = (
+        f"{options.threads} thread{'s' if options.threads > 1 else ''}; sentence by sentence: {some.single.sentences} "
+        f"sentences, medians of {len(some.single.seconds)} turns (lowest to highest); in batches of "
+        f"{options.batch_size}: {some.batched.sentences} sentences, {len(some.batched.seconds)} turns"
+    )
+    scored = f"BLEU: sacreBLEU {result.signature}, on {some.batched.sentences} sentences of {options.subset}"
+    header = ["system", "tok/s", "(range)", "sent/s", "batched tok/s", "start s", "peak MiB", "BLEU"]
+    speeds = [_speeds(name, row) for name, row in result.rows.items()]
+    of_pairs = [[a, f"/ {b}", f"{s.median:.2f}", f"{s.low:.2f}-{s.high:.2f}"] for a, b, s in ratios(result)]
+    read = (
+        f"the machine: reads {machine.bytes_per_second / 1e9:.1f} GB/s from memory, multiplies "
+        f"{machine.flops_per_second / 1e9:.1f} GFLOP/s, matrix by vector"
+    )
+    least = ["a step of", "weights", "MB", "tok/s, weights from memory", "tok/s, weights in cache"]
+    lengths = [f"{length} source tokens" for length, _ in latency_table(some.single)]
+    in_ms = [
+        [name, *(" / ".join(f"{at[p] * 1000:.1f}" for p in PERCENTILES) for _, at in latency_table(row.single))]
+        for name, row in result.rows.items()
+    ]
+    made = [
+        Section(notes=[how]),
+        Section(header=header, rows=speeds, notes=[scored] if result.signature else []),
+        Section(header=["ratio, sentence by sentence", "", "median", "(range)"], rows=of_pairs),
+        Section(header=[f"ms a sentence, percentiles {' / '.join(map(str, PERCENTILES))}", *lengths], rows=in_ms),
+        Section(header=least, rows=[_bound(name, item) for name, item in result.bounds.items()], notes=[read]),
+        Section(notes=[in_words(result.versions)]),
+    ]
+    return [section for section in made if section.rows or section.notes]
+
+
+def _speeds(name: str, row: Row) -> List[str]:
+    single, batched = Spread.of(row.single.tokens_per_second()), Spread.of(row.batched.tokens_per_second())
+    return [
+        name,
+        f"{single.median:,.0f}",
+        f"{single.low:,.0f}-{single.high:,.0f}",
+        f"{Spread.of(row.single.sentences_per_second()).median:,.1f}",
+        f"{batched.median:,.0f}",
+        f"{row.start_seconds:.1f}",
+        f"{row.peak_bytes / 2**20:,.0f}",
+        "" if row.bleu is None else f"{row.bleu:.2f}",
+    ]
+
+
+def _bound(name: str, item: Bound) -> List[str]:
+    cached = f"{item.compute_tokens_per_second:,.0f}" if name.endswith("float32") else ""
+    from_memory = f"{item.memory_tokens_per_second:,.0f}"
+    return [name, f"{item.weights:,}", f"{item.bytes_per_token / 1e6:.1f}", from_memory, cached]

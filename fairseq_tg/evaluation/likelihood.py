@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+import statistics
+from typing import Any, List, Sequence
 
 import torch
 from fairseq.data import LanguagePairDataset
 
+from fairseq_tg.evaluation.batches import Say, by_length, in_batches
 from fairseq_tg.evaluation.systems import Tokens
 
 
 @torch.no_grad()
 def word_likelihood(
-    model: Any, task: Any, sources: Sequence[Tokens], targets: Sequence[Tokens], batch_size: int = 32
+    model: Any,
+    task: Any,
+    sources: Sequence[Tokens],
+    targets: Sequence[Tokens],
+    say: Say = lambda text: None,
+    doing: str = "likelihoods",
 ) -> float:
     """P_w = 1/T sum_t P(y_t | y_<t, x), in percent, averaged over sentences; targets end with eos."""
     dataset = LanguagePairDataset(
@@ -24,14 +31,15 @@ def word_likelihood(
         task.target_dictionary,
         shuffle=False,
     )
-    order = sorted(range(len(sources)), key=lambda i: (len(targets[i]), len(sources[i])))
-    total = 0.0
-    for start in range(0, len(order), batch_size):
-        batch = dataset.collater([dataset[i] for i in order[start : start + batch_size]])
-        output = model(**batch["net_input"])
-        probabilities = model.get_normalized_probs(output, log_probs=False)  # B x T x V
+
+    def likelihoods(ids: List[int]) -> List[float]:
+        batch = dataset.collater([dataset[i] for i in ids])
+        probabilities = model.get_normalized_probs(model(**batch["net_input"]), log_probs=False)  # B x T x V
         expected = batch["target"]
         real = expected.ne(task.target_dictionary.pad())
         chosen = probabilities.gather(2, expected.unsqueeze(2)).squeeze(2) * real
-        total += (chosen.sum(dim=1) / real.sum(dim=1)).sum().item()
-    return 100 * total / len(order)
+        means = dict(zip(batch["id"].tolist(), (chosen.sum(dim=1) / real.sum(dim=1)).tolist()))
+        return [means[i] for i in ids]  # the collater orders them by length
+
+    lengths = [(len(target), len(source)) for source, target in zip(sources, targets)]
+    return 100 * statistics.fmean(in_batches(likelihoods, by_length(lengths, 32), say, doing))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import timeit
 from dataclasses import dataclass
-from typing import Callable, Optional
+from typing import Callable
 
 import torch
 
@@ -40,15 +40,7 @@ def measure_machine(threads: int, megabytes: int = 256) -> Machine:
 
 def _best(function: Callable[[], object], turns: int, calls: int) -> float:
     """The least seconds of a call."""
-    best: Optional[float] = None
-    for _ in range(turns + 1):
-        started = time.perf_counter()
-        for _ in range(calls):
-            function()
-        seconds = (time.perf_counter() - started) / calls
-        best = seconds if best is None else min(best, seconds)
-    assert best is not None
-    return best
+    return min(timeit.repeat(function, repeat=turns + 1, number=calls)) / calls
 
 
 def bound(weights: int, bytes_per_weight: int, machine: Machine) -> Bound:

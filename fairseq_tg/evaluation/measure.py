@@ -12,7 +12,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Callable, Dict, List, Sequence, Tuple
 
-from fairseq_tg.evaluation.systems import System, Tokens, Translate
+from fairseq_tg.evaluation.batches import Say, in_batches
+from fairseq_tg.evaluation.systems import System, Tokens, Translate, build
 
 #: Percentiles of the latency of a sentence
 PERCENTILES = (50, 90, 99)
@@ -26,6 +27,7 @@ class Turns:
     seconds: List[float] = field(default_factory=list)
     sentences: int = 0
     latencies: Dict[int, List[float]] = field(default_factory=dict)  # of a sentence, by the length of its source
+    outputs: List[Tokens] = field(default_factory=list)  # of the last turn, in the order of the sentences
 
     def tokens_per_second(self) -> List[float]:
         return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds)]
@@ -49,31 +51,42 @@ class Spread:
 
 def take_turns(
     systems: Dict[str, Translate],
-    batches: Sequence[Sequence[Tokens]],
+    sources: Sequence[Tokens],
+    batches: Sequence[List[int]],
     turns: int,
     eos: int,
-    progress: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> Dict[str, Turns]:
-    """Run every system over the same batches, `turns` times, after a warm-up on a fifth of them."""
+    """Run every system over the same batches (of indices), `turns` times, after a warm-up on a fifth of them."""
     results = {name: Turns(sentences=sum(map(len, batches))) for name in systems}
     names = list(systems)
     for name in names:
-        for batch in batches[: max(1, len(batches) // 5)]:
-            systems[name](batch)
+        warm_up = batches[: max(1, len(batches) // 5)]
+        in_batches(_noting(systems[name], sources, {}), warm_up, say, f"{name}, warming up")
     for turn in range(turns):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            progress(f"turn {turn + 1} of {turns}: {name}")
-            result, tokens = results[name], 0
+            result = results[name]
+            run = _noting(systems[name], sources, result.latencies)
             started = time.perf_counter()
-            for batch in batches:
-                before = time.perf_counter()
-                found = systems[name](batch)
-                if len(batch) == 1:
-                    result.latencies.setdefault(len(batch[0]), []).append(time.perf_counter() - before)
-                tokens += sum(sum(token != eos for token in item) for item in found)
+            result.outputs = in_batches(run, batches, say, f"{name}, turn {turn + 1} of {turns}")
             result.seconds.append(time.perf_counter() - started)
-            result.tokens.append(tokens)
+            result.tokens.append(sum(token != eos for tokens in result.outputs for token in tokens))
     return results
+
+
+def _noting(
+    translate: Translate, sources: Sequence[Tokens], latencies: Dict[int, List[float]]
+) -> Callable[[List[int]], List[Tokens]]:
+    """A function of a batch that also notes how long it took, if it was one sentence."""
+
+    def run(batch: List[int]) -> List[Tokens]:
+        started = time.perf_counter()
+        found = translate([sources[i] for i in batch])
+        if len(batch) == 1:
+            latencies.setdefault(len(sources[batch[0]]), []).append(time.perf_counter() - started)
+        return found
+
+    return run
 
 
 def ratio(a: Turns, b: Turns) -> Spread:
@@ -86,7 +99,7 @@ def latency_table(turns: Turns) -> List[Tuple[str, Dict[int, float]]]:
     lengths = sorted(length for length, values in turns.latencies.items() for _ in values)
     if not lengths:
         return []
-    edges = [0, lengths[len(lengths) // 3], lengths[2 * len(lengths) // 3], lengths[-1]]
+    edges = [0, *(lengths[max(0, third * len(lengths) // 3 - 1)] for third in (1, 2, 3))]
     rows = []
     for low, high in itertools.pairwise(edges):
         values = sorted(v for length, vs in turns.latencies.items() if low < length <= high for v in vs)
@@ -112,10 +125,8 @@ def probe(system: System, sources: Sequence[Tokens]) -> Dict[str, float]:
 
 
 def _answer_probe() -> None:
-    from fairseq_tg.evaluation import systems
-
     request = json.load(sys.stdin)
-    translate = systems.build(System(**request["system"]))
+    translate = build(System(**request["system"]))
     for index, source in enumerate(request["sources"]):
         translate([source])
         if index == 0:

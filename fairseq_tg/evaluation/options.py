@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional, Tuple
 
 from fairseq_tg.arguments import option
+from fairseq_tg.subwords import WordOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,9 +15,10 @@ class Evaluation:
 
     data: str = option("data directory")
     base: str = option("the base's checkpoint")
-    actors: Tuple[str, ...] = option("a tg checkpoint of it; may be given several times", (), flag="--actor")
+    actor: Tuple[str, ...] = option("a tg checkpoint of it; may be given several times", ())
     subset: str = option("split to translate", "test")
     threads: int = option("of every system", 1, least=1)
+    text: WordOptions = field(default_factory=WordOptions, metadata={"help": "how the data was made of text"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +27,8 @@ class ReportOptions(Evaluation):
 
     out: str = option("directory for report.html, report.json, report.txt and figures")
     oracle_beam: int = option("beam of the oracle; 0: none", 35)
-    speed_sentences: int = option("translated one by one, for the speed", 40, least=1)
-    turns: int = option("times the speed is measured", 3, least=1)
+    speed_sentences: int = option("translated one by one, for tok/s", 40, least=1)
+    turns: int = option("times that tok/s are measured", 3, least=1)
     train_log: Optional[str] = option("the actor's training log, for its norms; train.log beside it if not given", None)
 
 

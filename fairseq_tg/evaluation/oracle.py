@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Sequence
+from typing import Callable, Iterator, List, Sequence
 
-import torch
-from fairseq.sequence_generator import SequenceGenerator
-
-from fairseq_tg.evaluation.subset import to_text
+from fairseq_tg.evaluation.batches import Say, by_length, in_batches
+from fairseq_tg.evaluation.subset import Subset
 from fairseq_tg.evaluation.systems import Tokens
 from fairseq_tg.objectives import sentence_bleu
 
 
 def oracle_translations(
-    model: Any,
-    task: Any,
-    sources: Sequence[Tokens],
-    references: Sequence[str],
-    beam: int,
-    batch_size: int = 16,
-    progress: Callable[[str], None] = lambda text: None,
+    search: Callable[[Sequence[Tokens]], List[List[Tokens]]], subset: Subset, say: Say, doing: str
 ) -> List[Tokens]:
-    """Of the `beam` best translations of each sentence, the one with the best sentence BLEU; ties to the lower rank."""
-    generator = SequenceGenerator([model], task.target_dictionary, beam_size=beam)
-    score = sentence_bleu().score
-    chosen: List[Tokens] = [[] for _ in sources]
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    for start in range(0, len(order), batch_size):
-        progress(f"oracle of beam {beam}: {start} of {len(order)} sentences")
-        batch = order[start : start + batch_size]
-        tokens = [torch.tensor(sources[i]) for i in batch]
-        dataset = task.build_dataset_for_inference(tokens, [len(sources[i]) for i in batch])
-        sample = dataset.collater([dataset[i] for i in range(len(batch))])
-        for row, hypotheses in zip(sample["id"].tolist(), generator.generate([model], sample)):
-            found = [hypothesis["tokens"].tolist() for hypothesis in hypotheses]
-            scores = [score(to_text(task.target_dictionary, item), references[batch[row]]) for item in found]
-            chosen[batch[row]] = found[scores.index(max(scores))]
-    return chosen
+    """Of all that a search finds for each sentence, what has the best sentence BLEU; ties to the lower rank."""
+    score, references = sentence_bleu().score, subset.references or []
+
+    def choose(ids: List[int]) -> Iterator[Tokens]:
+        for i, found in zip(ids, search([subset.sources[i] for i in ids])):
+            scores = [score(subset.words(tokens), references[i]) for tokens in found]
+            yield found[scores.index(max(scores))]
+
+    return in_batches(choose, by_length([len(source) for source in subset.sources], 16), say, doing)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from io import BytesIO
-from typing import Any, NamedTuple, Optional, Sequence
+from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
 from fairseq_tg.evaluation.measure import Spread
+from fairseq_tg.evaluation.norms import NAMES, NormsAt
+
+#: Of a kind of system
+COLORS = {"fairseq": "tab:gray", "fast": "tab:blue", "compiled": "tab:green", "ctranslate2": "tab:orange"}
 
 
 class Point(NamedTuple):
     """A system in the plane of quality and speed."""
 
     name: str
+    kind: str
     speed: Spread
     score: float
-    color: str
 
 
 def load_pyplot() -> Optional[Any]:
@@ -32,37 +36,69 @@ def load_pyplot() -> Optional[Any]:
 
 
 def quality_and_speed(points: Sequence[Point], metric: str) -> Optional[bytes]:
-    """Every system's score against its tokens a second: numbered, because names would cover each other."""
+    """Every system's score against its tokens a second: numbered, because names would cover each other.
+
+    A colour for each engine; tg models are squares.
+    """
+
+    def draw(axes: Any) -> None:
+        from matplotlib.ticker import LogLocator
+
+        for number, (name, kind, speed, score) in enumerate(points, start=1):
+            around = [[speed.median - speed.low], [speed.high - speed.median]]
+            shape = "s" if "tg" in name else "o"
+            axes.errorbar(speed.median, score, xerr=around, fmt=shape, color=COLORS[kind], label=f"{number}  {name}")
+            above = 5 if number % 2 else -12  # neighbours keep apart
+            axes.annotate(str(number), (speed.median, score), textcoords="offset points", xytext=(4, above), fontsize=8)
+        axes.set_xscale("log")
+        wide = max(point.speed.high for point in points) > 5 * min(point.speed.low for point in points)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide else range(1, 10)))
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.xaxis.set_minor_formatter("")
+        axes.margins(x=0.1, y=0.1)
+        axes.set_xlabel("tokens a second, sentence by sentence")
+        axes.set_ylabel(metric)
+
+    return _picture(draw, (10, 5)) if points else None
+
+
+def norms_over_training(norms: Sequence[NormsAt]) -> Optional[bytes]:
+    """The paper's figure: the norms of action, context and state on the validation set."""
+
+    def draw(axes: Any) -> None:
+        for name in NAMES:
+            axes.plot([at.updates for at in norms], [getattr(at, name) for at in norms], "o-", label=name)
+        axes.set_xlabel("updates")
+        axes.set_ylabel("mean L2 norm, validation set")
+        axes.set_ylim(bottom=0)
+
+    return _picture(draw) if norms else None
+
+
+def dots(values: Sequence[Tuple[str, float]], baseline: float, label: str, title: str) -> Optional[bytes]:
+    """A dot for each setting (bars would need an axis from zero, which hides differences); the baseline as a line."""
+
+    def draw(axes: Any) -> None:
+        axes.plot(range(len(values)), [value for _, value in values], "o", color="tab:green")
+        axes.set_xticks(range(len(values)), [name for name, _ in values], rotation=20, ha="right")
+        for at in enumerate(value for _, value in values):
+            axes.annotate(f"{at[1]:.2f}", at, textcoords="offset points", xytext=(0, 5), ha="center", fontsize=8)
+        axes.axhline(baseline, color="tab:gray", linestyle="--", label="greedy")
+        axes.margins(x=0.1, y=0.2)
+        axes.set_ylabel(label)
+        axes.set_title(title)
+
+    return _picture(draw) if values else None
+
+
+def _picture(draw: Callable[[Any], None], size: Tuple[int, int] = (8, 4)) -> Optional[bytes]:
     pyplot = load_pyplot()
-    if pyplot is None or not points:
+    if pyplot is None:
         return None
-    from matplotlib.ticker import LogLocator
-
-    figure, axes = pyplot.subplots(figsize=(10, 5))
-    for number, (name, speed, score, color) in enumerate(points, start=1):
-        around = [[speed.median - speed.low], [speed.high - speed.median]]
-        axes.errorbar(speed.median, score, xerr=around, fmt="o", color=color, label=f"{number}  {name}")
-        above = 5 if number % 2 else -12  # neighbours keep apart
-        axes.annotate(str(number), (speed.median, score), textcoords="offset points", xytext=(4, above), fontsize=8)
-    axes.set_xscale("log")
-    wide = max(point.speed.high for point in points) > 5 * min(point.speed.low for point in points)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if wide else range(1, 10)))
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.xaxis.set_minor_formatter("")
-    axes.margins(x=0.1, y=0.1)
-    axes.set_xlabel("tokens a second, sentence by sentence")
-    axes.set_ylabel(metric)
+    figure, axes = pyplot.subplots(figsize=size)
+    draw(axes)
     axes.grid(alpha=0.3)
-    legend_beside(axes)
-    return to_png(pyplot, figure)
-
-
-def legend_beside(axes: Any) -> None:
-    """Outside, where it covers nothing."""
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)
-
-
-def to_png(pyplot: Any, figure: Any) -> bytes:
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)  # where it covers nothing
     figure.tight_layout()
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})

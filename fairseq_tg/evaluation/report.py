@@ -1,33 +1,34 @@
-"""The report on one base and its actors: what is computed, and the files it is written to."""
+"""The report on one base and its actors: the paper's tables and figures, and the files they are written to."""
 
 from __future__ import annotations
 
-import json
+import functools
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional
 
 import torch
 
 from fairseq_tg.errors import UserError
-from fairseq_tg.evaluation import page
-from fairseq_tg.evaluation import report_plots as plots
-from fairseq_tg.evaluation.examples import Example, choose_examples
+from fairseq_tg.evaluation.batches import translate_all
+from fairseq_tg.evaluation.examples import Example, choose_examples, differing_words
 from fairseq_tg.evaluation.likelihood import word_likelihood
+from fairseq_tg.evaluation.lineup import Lineup, label_actors
 from fairseq_tg.evaluation.measure import Spread, take_turns
 from fairseq_tg.evaluation.norms import NormsAt, read_norms
 from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.oracle import oracle_translations
-from fairseq_tg.evaluation.plots import Point, load_pyplot, quality_and_speed
+from fairseq_tg.evaluation.plots import Point, load_pyplot, norms_over_training, quality_and_speed
 from fairseq_tg.evaluation.scores import Scores, recovered_share, score_systems
-from fairseq_tg.evaluation.subset import Progress, Subset, columns, label_actors, read_subset, to_text, versions
-from fairseq_tg.evaluation.systems import System, Tokens, Translate, build
-from fairseq_tg.files import make_directory, replacing
+from fairseq_tg.evaluation.subset import read_subset
+from fairseq_tg.evaluation.systems import Load, System, build_search
+from fairseq_tg.evaluation.tables import Progress, Section, as_html, as_text, in_words, settings, versions, write
+from fairseq_tg.files import make_directory
+from fairseq_tg.loading.checkpoints import fingerprint
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.tasks.loading import load_model
 
-BATCH = 32
 #: The training's log, beside its checkpoints, if `fairseq-tg run` made them
 TRAIN_LOG = "train.log"
 
@@ -53,217 +54,160 @@ class Report:
 
 def make_report(options: ReportOptions) -> Report:
     """Translate, score, measure, and write report.html, report.json, report.txt and the figures."""
-    started = time.perf_counter()
-    say = Progress()
+    started, say = time.perf_counter(), Progress()
     torch.set_num_threads(options.threads)
-    base, task = load_model(options.base, options.data)
+    load: Load = functools.cache(load_model)
+    base, task = load(options.base, options.data)
     if isinstance(base, ActorModel):
         raise UserError(f"--base {options.base} has actors: give the checkpoint they were trained on")
-    names = label_actors(options.actors)
-    tg_models = {name: _load_actor(path, options, base) for name, path in zip(names, options.actors)}
-    subset = read_subset(task, options.subset)
+    found = fingerprint(base.state_dict())
+    actors = label_actors(options.actor)
+    models = {"base": base, **{name: _load_actor(load, path, options, found) for name, path in actors.items()}}
+    subset = read_subset(task, options.subset, base, options.text, scores_targets=True)
     make_directory(Path(options.out))
-    report = Report(options, _fingerprint(base), len(subset.sources), versions())
+    report = Report(options, found, len(subset.sources), versions())
 
-    systems = _systems(options, names)
-    functions: Dict[str, Translate] = {}
-    for name, system in systems.items():
-        say(f"loading: {name}")
-        functions[name] = build(system)
-    torch.set_num_threads(options.threads)
-    tokens = {
-        name: translate_all(functions[name], subset.sources, name, say)
-        for name in systems
-        if not name.startswith("fairseq")
-    }
-    _measure_speed(report, functions, subset, task, say)
-    if subset.references is None:
+    lineup = Lineup(load, options.data, options.threads)
+    lineup.add("fairseq greedy", "fairseq", options.base)
+    lineup.add("greedy", "fast", options.base)
+    lineup.add("beam 4", "fairseq", options.base, 4)
+    for name, path in actors.items():
+        lineup.add(name, "fast", path)
+        lineup.add(f"{name}+beam 4", "fairseq", path, 4)
+    functions = lineup.build()
+    one_by_one = [[i] for i in range(min(options.speed_sentences, len(subset.sources)))]
+    turns = take_turns(functions, subset.sources, one_by_one, options.turns, task.target_dictionary.eos(), say)
+    report.speed = {name: Spread.of(result.tokens_per_second()) for name, result in turns.items()}
+    if subset.references is None or subset.targets is None:
         report.notes.append(f"'{options.subset}' has no references: there are no scores, likelihoods or examples")
     else:
-        assert subset.targets is not None
+        del functions["fairseq greedy"]  # which finds what greedy does
+        tokens = {name: translate_all(function, subset.sources, say, name) for name, function in functions.items()}
         oracle = f"beam {options.oracle_beam} oracle"
         if options.oracle_beam:
-            tokens[oracle] = oracle_translations(
-                base, task, subset.sources, subset.references, options.oracle_beam, progress=say
-            )
-        texts = {name: [to_text(task.target_dictionary, item) for item in items] for name, items in tokens.items()}
+            wide = System(oracle, "fairseq", options.base, options.data, options.oracle_beam, threads=options.threads)
+            tokens[oracle] = oracle_translations(build_search(wide, load), subset, say, oracle)
+        texts = {name: [subset.words(item) for item in items] for name, items in tokens.items()}
         say("scores and significance")
         report.scores = score_systems(texts, subset.references, ["greedy", "beam 4"])
         bleu = {name: values["BLEU"] for name, values in report.scores.values.items()}
-        for name in names:
-            report.shares[name] = recovered_share(bleu["greedy"], bleu["beam 4"], bleu[name])
+        report.shares = {name: recovered_share(bleu["greedy"], bleu["beam 4"], bleu[name]) for name in actors}
         if len(subset.references) < 2:
             report.notes.append("one sentence is too few for a test of significance")
-        columns_of = {"reference": subset.targets, **{k: tokens[k] for k in ("greedy", oracle, *names) if k in tokens}}
-        for model_name, model in {"base": base, **tg_models}.items():
-            say(f"likelihoods under {model_name}")
+        judged = {"reference": subset.targets, **{k: tokens[k] for k in ("greedy", oracle, *actors) if k in tokens}}
+        for model_name, model in models.items():
             report.likelihoods[model_name] = {
-                name: word_likelihood(model, task, subset.sources, items) for name, items in columns_of.items()
+                name: word_likelihood(model, task, subset.sources, items, say, f"likelihood of {name} by {model_name}")
+                for name, items in judged.items()
             }
-        if names:
-            report.helped, report.hurt = choose_examples(subset.source_text, subset.references, texts, names[0])
-    for name, path in zip(names, options.actors):
-        log = Path(options.train_log) if options.train_log else Path(path).parent / TRAIN_LOG
-        report.norms[name] = read_norms(log)
+        for name in list(actors)[:1]:
+            report.helped, report.hurt = choose_examples(subset.source_text, subset.references, texts, name)
+    for name, path in actors.items():
+        report.norms[name] = read_norms(Path(options.train_log or Path(path).parent / TRAIN_LOG))
         if not report.norms[name]:
             report.notes.append(f"no norms of {name}: there is no log of its training (--train-log) with validations")
     if load_pyplot() is None:
         report.notes.append("no figures: matplotlib is not installed (pip install 'fairseq_tg[plots]')")
     report.seconds = time.perf_counter() - started
     say.end()
-    write_report(report)
+    _write(report, {name: system.kind for name, system in lineup.systems.items()})
     return report
 
 
-def _load_actor(path: str, options: ReportOptions, base: Any) -> ActorModel:
-    model, _ = load_model(path, options.data)
+def _load_actor(load: Load, path: str, options: ReportOptions, base_fingerprint: str) -> ActorModel:
+    model, _ = load(path, options.data)
     if not isinstance(model, ActorModel):
         raise UserError(f"--actor {path} has no actors: give a checkpoint trained with --arch tg_*")
-    if model.base.fingerprint != _fingerprint(base):
+    if model.base.fingerprint != base_fingerprint:
         raise UserError(f"--actor {path} was trained on another base than {options.base}: give its own")
     return model
 
 
-def _fingerprint(base: Any) -> str:
-    from fairseq_tg.loading.checkpoints import fingerprint
-
-    return fingerprint(base.state_dict())
-
-
-def _systems(options: ReportOptions, names: Sequence[str]) -> Dict[str, System]:
-    common: Dict[str, Any] = {"data": options.data, "threads": options.threads}
-    systems = {
-        "fairseq greedy": System("fairseq greedy", "fairseq", options.base, **common),
-        "greedy": System("greedy", "fast", options.base, **common),
-        "beam 4": System("beam 4", "fairseq", options.base, beam=4, **common),
-    }
-    for name, path in zip(names, options.actors):
-        systems[name] = System(name, "fast", path, **common)
-        systems[f"{name}+beam 4"] = System(f"{name}+beam 4", "fairseq", path, beam=4, **common)
-    return systems
+def _write(report: Report, kinds: Dict[str, str]) -> None:
+    values = report.scores.values if report.scores else {}
+    points = [Point(name, kinds[name], report.speed[name], values[name]["BLEU"]) for name in kinds if name in values]
+    figures = {"quality_and_speed": quality_and_speed(points, "BLEU")}
+    for name, norms in report.norms.items():
+        figures[_norms_figure(name)] = norms_over_training(norms)
+    drawn = {name: figure for name, figure in figures.items() if figure is not None}
+    content: Any = {**asdict(report), "options": settings(report.options)}
+    page = as_html("Trainable greedy decoding: report", sections(report), drawn)
+    files = {"report.json": content, "report.txt": as_text(sections(report)), "report.html": page}
+    write(Path(report.options.out), {**{f"{name}.png": figure for name, figure in drawn.items()}, **files})
 
 
-def translate_all(
-    translate: Translate, sources: Sequence[Tokens], name: str, progress: Callable[[str], None]
-) -> List[Tokens]:
-    """Translate any number of sentences, in batches of like length."""
-    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-    results: List[Tokens] = [[] for _ in sources]
-    for start in range(0, len(order), BATCH):
-        progress(f"{name}: {start} of {len(order)} sentences")
-        batch = order[start : start + BATCH]
-        for i, found in zip(batch, translate([sources[i] for i in batch])):
-            results[i] = found
-    return results
+def _norms_figure(name: str) -> str:
+    return f"norms-{name.replace(':', '-')}"
 
 
-def _measure_speed(
-    report: Report, functions: Dict[str, Translate], subset: Subset, task: Any, say: Callable[[str], None]
-) -> None:
-    batches = [[source] for source in subset.sources[: report.options.speed_sentences]]
-    turns = take_turns(functions, batches, report.options.turns, task.target_dictionary.eos(), say)
-    report.speed = {name: Spread.of(result.tokens_per_second()) for name, result in turns.items()}
-
-
-def tables(report: Report) -> str:
-    """The report as plain text."""
-    lines = [f"{report.options.subset}: {report.sentences} sentences; base {report.base_fingerprint[:16]}", ""]
-    lines += columns(*quality_table(report))
-    if report.scores is not None:
-        lines += [f"{name}: {signature}" for name, signature in report.scores.signatures.items()]
-        lines.append(
-            "* and **: BLEU differs from greedy's, and from beam 4's, at p < 0.05 (paired bootstrap, 1000 samples)"
-        )
-        lines += share_lines(report)
-    lines += [
-        "length: of the references' (below 1, BLEU has a brevity penalty)",
-        "tok/s: sentence by sentence; greedy and tg on the fast path, beam search and fairseq greedy by fairseq",
-        "",
-    ]
+def sections(report: Report) -> List[Section]:
+    """The report, part by part."""
+    subset, base = report.options.subset, report.base_fingerprint[:16]
+    made = [Section(notes=[f"{subset}: {report.sentences:,} sentences; base {base}"]), _quality(report)]
     if report.likelihoods:
-        lines += ["word-level likelihood P_w (%) of translations (columns) under models (rows)"]
-        lines += columns(*likelihood_table(report))
-    lines += ["", *report.notes, ", ".join(f"{name} {version}" for name, version in report.versions.items())]
-    lines.append(f"computed in {report.seconds:.0f} s with {report.options.threads} thread(s)")
-    return "\n".join(lines) + "\n"
+        names = list(next(iter(report.likelihoods.values())))
+        rows = [[model, *(f"{row[name]:.1f}" for name in names)] for model, row in report.likelihoods.items()]
+        note = "P_w (%): a token's mean probability, by sentence, of translations (columns) under models (rows)"
+        made.append(Section("Word-level likelihood", header=["", *names], rows=rows, notes=[note]))
+    figures = [_norms_figure(name) for name, norms in report.norms.items() if norms]
+    if figures:
+        made.append(Section("Norms over training", figures=figures, page_only=True))
+    for title, examples in (("Where it helped most", report.helped), ("Where it hurt most", report.hurt)):
+        if examples:
+            note = "By the difference in sentence BLEU to greedy; words that differ from greedy's are marked."
+            made += [Section(title, notes=[note], page_only=True), *map(_example, examples)]
+    computed = f"computed in {report.seconds:.0f} s with {report.options.threads} thread(s)"
+    return [*made, Section(notes=[*report.notes, in_words(report.versions), computed])]
 
 
-def quality_table(report: Report) -> Tuple[List[str], List[List[str]]]:
-    """The paper's two main tables: header and rows."""
-    metrics = list(report.scores.signatures) if report.scores else []
-    header = ["system", *metrics, "length", "tok/s", "(range)"]
-    rows = []
-    for name in dict.fromkeys([*(report.scores.values if report.scores else ()), *report.speed]):
-        cells = [name]
-        for metric in metrics:
-            value = report.scores.values.get(name, {}).get(metric) if report.scores else None
-            mark = "" if metric != "BLEU" else _stars(report, name)
-            cells.append("" if value is None else f"{value:.2f}{mark}")
-        length = report.scores.lengths.get(name) if report.scores else None
+def _quality(report: Report) -> Section:
+    """The paper's two main tables."""
+    scores = report.scores or Scores({}, {}, {}, {})
+    metrics, rows = list(scores.signatures), []
+    for name in dict.fromkeys([*scores.values, *report.speed]):
+        values, length, speed = scores.values.get(name), scores.lengths.get(name), report.speed.get(name)
+        cells = [f"{values[metric]:.2f}{_stars(scores, name, metric)}" if values else "" for metric in metrics]
         cells.append("" if length is None else f"{length:.3f}")
-        speed = report.speed.get(name)
         cells += ["", ""] if speed is None else [f"{speed.median:,.0f}", f"{speed.low:,.0f}-{speed.high:,.0f}"]
-        rows.append(cells)
-    return header, rows
+        rows.append([name, *cells])
+    notes = [f"{name}: {signature}" for name, signature in scores.signatures.items()]
+    if scores.values:
+        notes += [
+            "* and **: BLEU differs from greedy's, and from beam 4's, at p < 0.05 (paired bootstrap, 1000 samples)",
+            "length: of the references' (below 1, BLEU has a brevity penalty)",
+        ]
+    notes.append("tok/s: sentence by sentence; greedy and tg on the fast path, beam 4 and fairseq greedy by fairseq")
+    header = ["system", *metrics, "length", "tok/s", "(range)"]
+    return Section("Quality and speed", _share_lines(report), header, rows, notes, ["quality_and_speed"])
 
 
-def share_lines(report: Report) -> List[str]:
+def _stars(scores: Scores, name: str, metric: str) -> str:
+    marks = ""
+    for baseline, star in (("greedy", "*"), ("beam 4", "**")):
+        p = scores.p_values.get(baseline, {}).get(name, {}).get("BLEU")
+        marks += f" {star}" if metric == "BLEU" and p is not None and p < 0.05 else ""
+    return marks
+
+
+def _share_lines(report: Report) -> List[str]:
     """What of the beam's gain each actor recovers, and whether that gain is one to take shares of."""
-    if report.scores is None:
+    if report.scores is None or not report.shares:
         return []
-    bleu = {name: values["BLEU"] for name, values in report.scores.values.items()}
-    gain = bleu["beam 4"] - bleu["greedy"]
+    gain = report.scores.values["beam 4"]["BLEU"] - report.scores.values["greedy"]["BLEU"]
+    p = report.scores.p_values.get("greedy", {}).get("beam 4", {}).get("BLEU")
+    if gain <= 0:
+        return ["beam 4 gains nothing over greedy: there is nothing to take a share of"]
     lines = [
         f"{name} recovers {share:.2f} of the {gain:.2f} BLEU that beam 4 gains over greedy"
         for name, share in report.shares.items()
         if share is not None
     ]
-    p = report.scores.p_values.get("greedy", {}).get("beam 4", {}).get("BLEU")
-    if report.shares and gain <= 0:
-        lines.append("beam 4 gains nothing over greedy: there is nothing to take a share of")
-    elif report.shares and p is not None and p >= 0.05:
-        lines.append(f"(beam 4's gain may be chance, p = {p:.2f}: a share of it means little)")
-    return lines
+    chance = [f"(beam 4's gain may be chance, p = {p:.2f}: a share of it means little)"] if p and p >= 0.05 else []
+    return lines + chance
 
 
-def _stars(report: Report, name: str) -> str:
-    marks = ""
-    for baseline, star in (("greedy", "*"), ("beam 4", "**")):
-        p = report.scores.p_values.get(baseline, {}).get(name, {}).get("BLEU") if report.scores else None
-        marks += f" {star}" if p is not None and p < 0.05 else ""
-    return marks
-
-
-def likelihood_table(report: Report) -> Tuple[List[str], List[List[str]]]:
-    names = list(next(iter(report.likelihoods.values())))
-    rows = [[model, *(f"{row[name]:.1f}" for name in names)] for model, row in report.likelihoods.items()]
-    return ["", *names], rows
-
-
-def write_report(report: Report) -> None:
-    out = Path(report.options.out)
-    figures: Dict[str, Optional[bytes]] = {}
-    if report.scores is not None:
-        points = [
-            Point(name, speed, report.scores.values[name]["BLEU"], "tab:green" if name.startswith("tg") else "tab:gray")
-            for name, speed in report.speed.items()
-            if name in report.scores.values
-        ]
-        figures["quality_and_speed"] = quality_and_speed(points, "BLEU")
-    for name, norms in report.norms.items():
-        figures[f"norms-{name.replace(':', '-')}"] = plots.norms_over_training(norms)
-    drawn = {name: figure for name, figure in figures.items() if figure is not None}
-    for name, figure in drawn.items():
-        _write(out / f"{name}.png", figure)
-    content = asdict(report)
-    for name in ("data", "base", "out", "train_log"):
-        content["options"][name] = Path(content["options"][name]).name if content["options"][name] else None
-    content["options"]["actors"] = [Path(path).name for path in report.options.actors]
-    _write(out / "report.json", (json.dumps(content, indent=2) + "\n").encode())
-    _write(out / "report.txt", tables(report).encode())
-    _write(out / "report.html", page.render(report, drawn).encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    with replacing(str(path)) as temporary:
-        Path(temporary).write_bytes(content)
+def _example(example: Example) -> Section:
+    greedy = example.outputs["greedy"]
+    rows: List[List[Any]] = [["source", example.source], ["reference", example.reference]]
+    rows += [[name, differing_words(text, greedy)] for name, text in example.outputs.items()]
+    return Section(lead=[f"Sentence {example.index}, {example.gain:+.1f}"], rows=rows, page_only=True)

@@ -45,12 +45,12 @@ def score_systems(outputs: Mapping[str, Sequence[str]], references: List[str], b
         "chrF": CHRF(references=[references]),
         "TER": OnceTER(references),
     }
-    values: Dict[str, Dict[str, float]] = {name: {} for name in outputs}
-    for metric_name, metric in metrics.items():
-        for name, output in outputs.items():
-            values[name][metric_name] = metric.corpus_score(list(output), None).score
-    bleu = {name: metrics["BLEU"].corpus_score(list(output), None) for name, output in outputs.items()}
-    lengths = {name: score.sys_len / max(score.ref_len, 1) for name, score in bleu.items()}
+    values: Dict[str, Dict[str, float]] = {}
+    lengths = {}
+    for name, output in outputs.items():
+        scores = {metric_name: metric.corpus_score(list(output), None) for metric_name, metric in metrics.items()}
+        values[name] = {metric_name: score.score for metric_name, score in scores.items()}
+        lengths[name] = scores["BLEU"].sys_len / max(scores["BLEU"].ref_len, 1)
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     try:
         meteor = get_objective("meteor")

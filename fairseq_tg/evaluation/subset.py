@@ -1,32 +1,40 @@
-"""A split of a data directory, as the benchmark and the report read it, and what they tell the user meanwhile."""
+"""A split of a data directory, in token ids and in words."""
 
 from __future__ import annotations
 
-import platform
-import sys
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional
 
-import torch
-
-from fairseq_tg import __version__
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.systems import Tokens
-from fairseq_tg.subwords import guess_subwords
+from fairseq_tg.subwords import WordOptions
+from fairseq_tg.text import Words
 
 
 class Subset(NamedTuple):
-    """Sentences in token ids, and in words where they are to be read."""
+    """Sentences in token ids, and in words where they are to be read; how a translation is made words."""
 
     sources: List[Tokens]
     targets: Optional[List[Tokens]]
     source_text: List[str]
     references: Optional[List[str]]
+    words: Words
 
 
-def read_subset(task: Any, name: str, most: Optional[int] = None) -> Subset:
-    """Read the first sentences of a split, all by default."""
+def read_subset(
+    task: Any,
+    name: str,
+    model: Any,
+    text: Optional[WordOptions] = None,
+    most: Optional[int] = None,
+    scores_targets: bool = False,
+) -> Subset:
+    """Read the first sentences of a split, all by default; refuses one with sentences that are too long.
+
+    Args:
+        model: what translates the sources and, with `scores_targets`, is given the targets.
+    """
+    text = text or WordOptions()
+    words = Words.of(task.target_dictionary, text, task.cfg.target_lang)
     try:
         task.load_dataset(name)
     except FileNotFoundError:
@@ -36,62 +44,13 @@ def read_subset(task: Any, name: str, most: Optional[int] = None) -> Subset:
     if not len(chosen):
         raise UserError(f"the split '{name}' of '{task.cfg.data}' is empty: give --subset another")
     sources = [dataset.src[i].tolist() for i in chosen]
-    source_text = [to_text(task.source_dictionary, tokens) for tokens in sources]
-    if dataset.tgt is None:
-        return Subset(sources, None, source_text, None)
-    targets = [dataset.tgt[i].tolist() for i in chosen]
-    return Subset(sources, targets, source_text, [to_text(task.target_dictionary, tokens) for tokens in targets])
-
-
-def to_text(dictionary: Any, tokens: Tokens) -> str:
-    """Words of token ids, with subwords joined."""
-    return dictionary.string(torch.tensor(tokens), guess_subwords(dictionary.symbols))
-
-
-def label_actors(paths: Sequence[str]) -> List[str]:
-    """A short name for each tg checkpoint: `tg`, or with its file's name if there are several."""
-    if len(paths) == 1:
-        return ["tg"]
-    names = [Path(path).stem for path in paths]
-    if len(set(names)) < len(names):
-        names = [Path(path).parent.name for path in paths]
-    if len(set(names)) < len(names):
-        raise UserError(f"the tg checkpoints have the same name: {', '.join(paths)}; rename them")
-    return [f"tg:{name}" for name in names]
-
-
-def versions() -> Dict[str, str]:
-    """Of everything that the numbers may depend on."""
-    found = {"fairseq_tg": __version__, "python": platform.python_version()}
-    for name in ("torch", "fairseq", "fairseq-fixed", "ctranslate2", "sacrebleu"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> List[str]:
-    """Text in columns, numbers to the right."""
-    if not rows:
-        return []
-    table = [list(header), *map(list, rows)]
-    widths = [max(len(row[i]) for row in table if i < len(row)) for i in range(len(header))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i == 0 or cell.startswith("/ ") else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths))
-        ).rstrip()
-        for row in table
-    ]
-
-
-class Progress:
-    """One line on the terminal that says what is being done."""
-
-    def __call__(self, text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        self("")
+    targets = None if dataset.tgt is None else [dataset.tgt[i].tolist() for i in chosen]
+    for sentences, limit in zip([sources, targets if scores_targets else None], model.max_positions()):
+        longest = max(map(len, sentences or [[]]))
+        if longest > limit:
+            raise UserError(
+                f"'{name}' has a sentence of {longest} tokens, and the model takes up to {limit}: give --subset another"
+            )
+    source_words = Words.of(task.source_dictionary, text, task.cfg.source_lang)
+    references = None if targets is None else [words(target, reference=True) for target in targets]
+    return Subset(sources, targets, [source_words(source) for source in sources], references, words)

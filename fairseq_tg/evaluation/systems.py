@@ -8,13 +8,16 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, List, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 #: The dictionaries, kept beside a model that was converted to CTranslate2.
 SYMBOLS = "symbols.json"
 
 Tokens = List[int]
 Translate = Callable[[Sequence[Tokens]], List[Tokens]]
+#: Gives the model of a checkpoint, and a task, for a data directory. Who builds several systems of one model gives
+#: `functools.cache(load_model)`: the checkpoint is read once, and there is one model.
+Load = Callable[[str, str], Tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -30,39 +33,44 @@ class System:
     threads: int = 1
 
 
-def build(system: System) -> Translate:
+def build(system: System, load: Optional[Load] = None) -> Translate:
     """Load a system. Only what its kind needs is imported."""
-    return {"fairseq": _fairseq, "fast": _fairseq, "compiled": _compiled, "ctranslate2": _ctranslate2}[system.kind](
-        system
-    )
+    if system.kind == "compiled":
+        return _compiled(system)
+    if system.kind == "ctranslate2":
+        return _ctranslate2(system)
+    search = build_search(system, load)
+    return lambda sources: [hypotheses[0] for hypotheses in search(sources)]
 
 
-def _fairseq(system: System) -> Translate:
-    """fairseq's own search, or our greedy path, as fairseq-generate sets them up."""
+def build_search(system: System, load: Optional[Load] = None) -> Callable[[Sequence[Tokens]], List[List[Tokens]]]:
+    """fairseq's own search, or our greedy path, as fairseq-generate sets them up: every hypothesis, best first."""
     import torch
     from fairseq.dataclass.configs import GenerationConfig
+    from fairseq.sequence_generator import SequenceGenerator
     from omegaconf import OmegaConf
 
     from fairseq_tg.tasks.loading import load_model
 
     torch.set_num_threads(system.threads)
-    model, task = load_model(system.path, system.data, fast_greedy=system.kind == "fast")
-    # With all of fairseq's own options: what is not there is None to older versions of omegaconf, and not a default
-    generation = OmegaConf.structured(GenerationConfig(beam=system.beam, max_len_b=system.max_len_b))
+    model, task = (load or load_model)(system.path, system.data)
+    # With all of fairseq's own options: what is not there is None to older versions of omegaconf, and not a default.
+    # Without BeamableMM, which is made for one beam size: a model is shared by searches of several.
+    options = GenerationConfig(beam=system.beam, max_len_b=system.max_len_b, no_beamable_mm=True)
+    generation = OmegaConf.structured(options)
     model.prepare_for_inference_(OmegaConf.create({"generation": generation}))
-    generator = task.build_generator([model], generation)
+    generator = task.build_generator(
+        [model], generation, seq_gen_cls=None if system.kind == "fast" else SequenceGenerator
+    )
 
-    def translate(sources: Sequence[Tokens]) -> List[Tokens]:
+    def search(sources: Sequence[Tokens]) -> List[List[Tokens]]:
         sentences = [torch.tensor(source) for source in sources]
         dataset = task.build_dataset_for_inference(sentences, [len(source) for source in sources])
         sample = dataset.collater([dataset[i] for i in range(len(sources))])
-        found = task.inference_step(generator, [model], sample)
-        results: List[Tokens] = [[] for _ in sources]
-        for index, hypotheses in zip(sample["id"].tolist(), found):
-            results[index] = hypotheses[0]["tokens"].tolist()
-        return results
+        found = zip(sample["id"].tolist(), task.inference_step(generator, [model], sample))
+        return [[item["tokens"].tolist() for item in hypotheses] for _, hypotheses in sorted(found, key=lambda x: x[0])]
 
-    return translate
+    return search
 
 
 def _compiled(system: System) -> Translate:

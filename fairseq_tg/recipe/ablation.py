@@ -5,20 +5,20 @@ Every cell is a training on a corpus, done once; greedy translations of a split 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 from fairseq_tg.corpus.directory import hash_data
 from fairseq_tg.errors import UserError
-from fairseq_tg.evaluation import report_plots as plots
-from fairseq_tg.evaluation.report import translate_all
+from fairseq_tg.evaluation.batches import translate_all
+from fairseq_tg.evaluation.plots import dots
 from fairseq_tg.evaluation.scores import Scores, score_systems
-from fairseq_tg.evaluation.subset import Progress, columns, read_subset, to_text, versions
+from fairseq_tg.evaluation.subset import read_subset
 from fairseq_tg.evaluation.systems import System, build
-from fairseq_tg.files import replacing
+from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
 from fairseq_tg.models.base import Base, read_base
+from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.options import Ablation, Recipe, Training
 from fairseq_tg.recipe.run import build_corpus, check, corpus_hash
 from fairseq_tg.recipe.training import count_updates, train
@@ -70,11 +70,13 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     if unknown:
         raise UserError(f"--only {min(unknown)}: there are {', '.join(cell.name for cell in planned)}")
     planned = [cell for cell in planned if not recipe.only or cell.name in recipe.only]
+    for cell in planned:
+        get_objective(cell.corpus.get("objective", recipe.objective))  # one that cannot be had is found now
     base, _ = read_base(recipe.base)
     out = Path(recipe.out)
-    _, task = load_model(recipe.base, recipe.data)
+    model, task = load_model(recipe.base, recipe.data)
     check(recipe, task)
-    subset = read_subset(task, recipe.subset)
+    subset = read_subset(task, recipe.subset, model, recipe.text)
     if subset.references is None:
         raise UserError(f"the split '{recipe.subset}' has no references to score by: give --subset another")
     pseudo = out / "pseudo-bin"
@@ -87,13 +89,13 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
         print(f"== {kind} {number} of {len(planned)}: {cell.name}")
         data, digest = _corpus(recipe, base, cell, out, pseudo, manifest, task)
         directory = out / "cells" / f"{kind}-{cell.name.replace(' ', '-').replace('=', '').rstrip('.')}"
-        symbols = task.target_dictionary.symbols
-        path = train(cell.training, data, recipe.base, base, directory, symbols, digest, recipe.workers, updates)
+        path = train(
+            cell.training, data, recipe.base, base, directory, task, digest, recipe.workers, updates, recipe.text
+        )
         checkpoints[cell.name] = str(path)
     for name, checkpoint in checkpoints.items():
         function = build(System(name, "fast", checkpoint, recipe.data, threads=recipe.workers))
-        tokens = translate_all(function, subset.sources, name, say)
-        texts[name] = [to_text(task.target_dictionary, item) for item in tokens]
+        texts[name] = [subset.words(tokens) for tokens in translate_all(function, subset.sources, say, name)]
     say.end()
     scores = score_systems(texts, subset.references, ["greedy"])
     table = _table(kind, recipe, scores, updates)
@@ -125,18 +127,14 @@ def _table(kind: str, recipe: Recipe, scores: Scores, updates: int) -> str:
     for name, values in scores.values.items():
         p = scores.p_values.get("greedy", {}).get(name, {}).get("BLEU")
         rows.append([name, *(f"{values[metric]:.2f}" for metric in metrics), "" if p is None else f"{p:.3f}"])
-    lines = columns([kind, *metrics, "p (BLEU)"], rows)
-    lines += [f"greedy translations of {recipe.subset}; {updates} updates each, seed {recipe.training.seed}"]
-    lines += [f"{name}: {signature}" for name, signature in scores.signatures.items()]
-    return "\n".join([*lines, ", ".join(f"{name} {version}" for name, version in versions().items())]) + "\n"
+    notes = [f"greedy translations of {recipe.subset}; {updates} updates each, seed {recipe.training.seed}"]
+    notes += [f"{name}: {signature}" for name, signature in scores.signatures.items()]
+    return as_text([Section(header=[kind, *metrics, "p (BLEU)"], rows=rows, notes=[*notes, in_words(versions())])])
 
 
 def _write(out: Path, kind: str, scores: Scores, table: str) -> None:
     bleu = [(name, values["BLEU"]) for name, values in scores.values.items() if name != "greedy"]
-    figure: Optional[bytes] = plots.dots(bleu, scores.values["greedy"]["BLEU"], "BLEU, greedy", kind)
     content = {"values": scores.values, "p_values": scores.p_values, "signatures": scores.signatures}
-    files = {"txt": table.encode(), "json": (json.dumps(content, indent=2) + "\n").encode(), "png": figure}
-    for suffix, data in files.items():
-        if data is not None:
-            with replacing(str(out / f"ablation-{kind}.{suffix}")) as temporary:
-                Path(temporary).write_bytes(data)
+    figure = dots(bleu, scores.values["greedy"]["BLEU"], "BLEU, greedy", kind)
+    files = {"txt": table, "json": content, "png": figure}
+    write(out, {f"ablation-{kind}.{suffix}": data for suffix, data in files.items()})

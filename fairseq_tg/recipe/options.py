@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Tuple
 
 from fairseq_tg.arguments import option
+from fairseq_tg.subwords import WordOptions
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Recipe:
     selection: str = option("what is chosen of a k-best list", "top1")
     engine: str = option("what searches", "fairseq", choices=("fairseq", "ctranslate2"))
     batch_size: int = option("sentences searched together", 16, least=1)
+    text: WordOptions = field(default_factory=WordOptions, metadata={"help": "how the data was made of text"})
     training: Training = field(
         default_factory=Training, metadata={"help": "the training; the defaults were chosen on validation data"}
     )

@@ -21,6 +21,7 @@ from fairseq_tg.recipe.options import Recipe
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import train
 from fairseq_tg.tasks.loading import load_model
+from fairseq_tg.text import Words
 
 FAMILIES = ("transformer", "lstm", "fconv")
 
@@ -46,23 +47,25 @@ def run(recipe: Recipe) -> Path:
         recipe.base,
         record,
         out / "actor",
-        task.target_dictionary.symbols,
+        task,
         corpus_hash(manifest),
         recipe.workers,
+        text=recipe.text,
     )
     print(f"== 3 of 3: the report on {recipe.subset}, {out / 'report'}")
     options = ReportOptions(
         data=recipe.data,
         base=recipe.base,
-        actors=(str(checkpoint),),
+        actor=(str(checkpoint),),
         out=str(out / "report"),
         subset=recipe.subset,
         oracle_beam=recipe.beam,
         threads=recipe.workers,
+        text=recipe.text,
     )
     settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
     settings["data"] = hash_data(Path(recipe.data), recipe.subset, [task.cfg.source_lang, task.cfg.target_lang])
-    stage = Stage(out / "report", settings)
+    stage = Stage(out / "report", {**settings, **recipe.text.given()})
     if not stage.is_done():
         with stage.doing(["report.html", "report.json", "report.txt"]):
             make_report(options)
@@ -73,6 +76,7 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
     get_objective(recipe.objective)
     get_selection(recipe.selection)
+    Words.of(task.target_dictionary, recipe.text, task.cfg.target_lang)
     ACTORS[recipe.training.actor]
     for split in ("train", "valid", *splits):
         if not split_files(Path(recipe.data), split, [task.cfg.source_lang, task.cfg.target_lang]):
@@ -89,7 +93,7 @@ def build_corpus(recipe: Recipe, base: Base, task: Any, directory: Path, **chang
     for name, value in {**settings, **changes}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]
     flags += ["--kbest-engine", recipe.engine, "--batch-size", str(recipe.batch_size)]
-    flags += ["--kbest-jsonl", "--num-workers", "0"]
+    flags += ["--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(task.cfg.source_lang, task.cfg.target_lang)]
     manifest: Optional[Dict[str, Any]] = corpus.manifest
     if manifest is not None and corpus.complete:
         wanted = {**settings, **changes, "engine": recipe.engine, "base": [base.fingerprint]}

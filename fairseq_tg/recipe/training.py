@@ -19,7 +19,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.recipe.options import Training
 from fairseq_tg.recipe.stages import Stage
-from fairseq_tg.subwords import guess_subwords
+from fairseq_tg.subwords import WordOptions
 
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
@@ -35,14 +35,8 @@ def training_flags(training: Training, base: str, family: str, updates: int) -> 
     if not training.actor:
         return [*flags, "--criterion", "label_smoothed_cross_entropy", "--finetune-from-model", base]
     flags += ["--criterion", "actor_cross_entropy", "--arch", f"tg_{family}", "--base-checkpoint", base]
-    flags += [
-        "--actor",
-        training.actor,
-        "--actor-hidden",
-        str(training.actor_hidden),
-        "--actor-rank",
-        str(training.actor_rank),
-    ]
+    for name in ("actor", "actor_hidden", "actor_rank"):
+        flags += [f"--{name.replace('_', '-')}", str(getattr(training, name))]
     return flags + (["--base-dropout"] if training.base_dropout else [])
 
 
@@ -52,22 +46,25 @@ def train(
     base: str,
     base_record: Any,
     directory: Path,
-    symbols: List[str],
+    task: Any,
     corpus_hash: str,
     threads: int,
     updates: Optional[int] = None,
+    text: Optional[WordOptions] = None,
 ) -> Path:
     """Train and give the best checkpoint by greedy BLEU on the validation set; what is done already is kept.
 
     Args:
         data: a data directory with the pseudo corpus as its train split and the real validation set.
         base_record: of the base: its family and its options.
-        symbols: of the target dictionary.
+        task: has the target's dictionary and language.
         corpus_hash: of the pseudo corpus, which the training depends on.
         updates: instead of as many as the epochs have, to compare corpora of several sizes.
+        text: how the data was made of text, which is what validations score.
     """
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
-    settings["updates"] = updates
+    text = text or WordOptions()
+    settings.update(updates=updates, **text.given())
     stage = Stage(directory, settings)
     if stage.is_done():
         return directory / BEST
@@ -76,16 +73,14 @@ def train(
     if not training.actor:
         flags += architecture_flags(base_record)
     with stage.doing([BEST, TRAIN_LOG]):
-        _run(data, directory, [*flags, *_validation(symbols, training.patience)], updates, threads)
+        _run(data, directory, [*flags, *_validation(text, task, training.patience)], updates, threads)
     return directory / BEST
 
 
-def _validation(symbols: List[str], patience: int) -> List[str]:
-    flags = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--eval-bleu-detok", "space"]
-    subwords = guess_subwords(symbols)
-    flags += ["--eval-bleu-remove-bpe", subwords] if subwords else []
+def _validation(text: WordOptions, task: Any, patience: int) -> List[str]:
+    flags = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--patience", str(patience)]
     flags += ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
-    return [*flags, "--patience", str(patience)]
+    return flags + text.validation_flags(task.target_dictionary.symbols, task.cfg.target_lang)
 
 
 def architecture_flags(base_record: Any) -> List[str]:

@@ -14,11 +14,10 @@ from fairseq_tg.models import fconv, lstm, presets, transformer  # noqa: F401 (r
 from fairseq_tg.tasks.translation import TGTranslationConfig, TGTranslationTask
 
 
-def load_model(
-    path: str, data: Optional[str] = None, actor_weights: Optional[str] = None, fast_greedy: bool = True
-) -> Tuple[Any, Any]:
+def load_model(path: str, data: Optional[str] = None, actor_weights: Optional[str] = None) -> Tuple[Any, Any]:
     """The model of a checkpoint, ready to translate, and a task with its dictionaries."""
-    recorded = load_checkpoint(path)["cfg"]["task"]
+    state = load_checkpoint(path)
+    recorded = state["cfg"]["task"]
     data = data or _find_data(path, recorded.get("data"))
     if not os.path.isdir(data):
         raise UserError(f"there is no data directory '{data}': give --data the one that the model was trained with")
@@ -32,14 +31,13 @@ def load_model(
         source_lang=source_lang,
         target_lang=target_lang,
         actor_weights=actor_weights,
-        no_fast_greedy=not fast_greedy,
         # which a command would fill in
         train_subset="train",
         dataset_impl=None,
         required_seq_len_multiple=1,
     )
     task = TGTranslationTask.setup_task(config)
-    models, _ = checkpoint_utils.load_model_ensemble([path], task=task)
+    models, _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
     return models[0].eval(), task
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Dict, List
 
 import pytest
+import sacrebleu
 
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.corpus.run import CorpusRun
@@ -73,6 +75,25 @@ def test_generate_prints_and_scores_what_was_chosen(workspace, data, tmp_path):
     assert bleu(printed) > bleu(plain) + 2  # the oracle's score
     assert manifest["means"]["chosen"] > manifest["means"]["rank 1"]
     assert "complete, 34 pairs of 37 source sentences; skipped: 1 empty source, 1 empty target" in printed
+
+
+def test_the_last_line_scores_words(workspace, data, tmp_path):
+    """Without a flag: by default, fairseq counts matches of symbols, here of pieces that make up words."""
+    shutil.copytree(data, tmp_path / "pieces")
+    lines = (tmp_path / "pieces" / "dict.yy.txt").read_text().splitlines()
+    pieces = [line.replace(" ", "@@ ", 1) if line.startswith(("W3", "W4", "W5")) else line for line in lines]
+    (tmp_path / "pieces" / "dict.yy.txt").write_text("".join(f"{line}\n" for line in pieces))
+    printed, manifest = build(workspace, str(tmp_path / "pieces"), tmp_path / "x")
+    texts = {kind: {} for kind in "TD"}
+    for line in printed.splitlines():
+        if line[:2] in ("T-", "D-"):
+            texts[line[0]][line.split("\t")[0][2:]] = line.split("\t")[-1]
+    hyps, refs = ([texts[kind][i] for i in sorted(texts["T"])] for kind in "DT")
+    expected = sacrebleu.corpus_bleu(hyps, [refs])
+    assert len(refs) == 34 and any("W3W" in text for text in refs) and not any("@@" in text for text in hyps + refs)
+    assert printed.splitlines()[-1].startswith(f"Generate train with beam=4: {expected.format()} nrefs:1|case:mixed")
+    assert manifest["recipe"]["text"]["subwords"] == "subword_nmt"
+    assert (tmp_path / "x" / "dict.yy.txt").read_bytes() == (tmp_path / "pieces" / "dict.yy.txt").read_bytes()
 
 
 def test_fairseq_train_takes_the_corpus_as_it_is(workspace, whole, tmp_path):

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from fairseq_tg import text
+from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
-from fairseq_tg.evaluation import plots
-from fairseq_tg.evaluation import report as report_module
+from fairseq_tg.loading import checkpoints
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
+from fairseq_tg.subwords import guess_subwords
+from fairseq_tg.tasks.translation import TGTranslationTask
 from tests.conftest import run, run_tg, write_corpus
 
 REPORT = ["report.html", "report.json", "report.txt"]
@@ -23,12 +26,14 @@ REPORT = ["report.html", "report.json", "report.txt"]
 
 @pytest.fixture(scope="module")
 def data(workspace, tmp_path_factory) -> Path:
-    """The bases' data with a test set, one without references, and one of a single sentence."""
+    """The bases' data with a test set, one without references, one of a single sentence and one that is too long."""
     directory = tmp_path_factory.mktemp("evidence")
     write_corpus(directory, {"test": 12, "one": 1})
+    for side, words in (("xx", "w1 " * 1100), ("yy", "W1a")):
+        (directory / f"long.{side}").write_text(f"{words.strip()}\n")
     shutil.copytree(workspace.data, directory / "bin")
     dictionaries = ["--srcdict", f"{workspace.data}/dict.xx.txt", "--tgtdict", f"{workspace.data}/dict.yy.txt"]
-    for split in ("test", "one"):
+    for split in ("test", "one", "long"):
         made = directory / f"made-{split}"
         flags = ["-s", "xx", "-t", "yy", "--testpref", directory / split, *dictionaries, "--destdir", made]
         run("fairseq-preprocess", *flags, "--workers", "1")
@@ -44,7 +49,7 @@ def recipe(workspace, data, tmp_path_factory):
     """A whole run, and how to do it again."""
     out = tmp_path_factory.mktemp("run") / "work"
     flags = ["--data", data, "--base", workspace.bases["lstm"], "--out", out, "--beam", "4", "--workers", "1"]
-    flags += ["--epochs", "2", "--max-tokens", "200"]
+    flags += ["--epochs", "2", "--max-tokens", "200", "--tokenizer", "moses"]
     return out, flags, run_tg("run", *flags)
 
 
@@ -127,6 +132,16 @@ def test_data_in_the_other_direction(workspace, data, tmp_path):
     assert run_tg("run", *flags).splitlines()[-1] == f"{tmp_path}/work/report/report.html"
 
 
+def test_run_scores_the_same_text_everywhere(recipe):
+    """Of the corpus, of validations and of the report, with the target's language."""
+    out, _, _ = recipe
+    tokenizer = CorpusDirectory(str(out / "pseudo-bin")).manifest["recipe"]["text"]["tokenizer"]
+    assert (tokenizer["_name"], tokenizer["target_lang"]) == ("moses", "yy")
+    trained = load_checkpoint(str(out / "actor" / "checkpoint_best.pt"))["cfg"]["task"]
+    assert (trained["eval_bleu_detok"], json.loads(trained["eval_bleu_detok_args"])) == ("moses", {"target_lang": "yy"})
+    assert json.loads((out / "report" / "report.json").read_text())["options"]["text"]["tokenizer"] == "moses"
+
+
 def test_the_report_says_everything(recipe):
     out, _, _ = recipe
     found = json.loads((out / "report" / "report.json").read_text())
@@ -152,6 +167,24 @@ def report(workspace, data, out, *flags) -> str:
     return run_tg("report", *base, "--oracle-beam", "0", *flags)
 
 
+def test_a_report_reads_every_checkpoint_once(workspace, data, recipe, tmp_path, monkeypatch):
+    """And builds every model once, and looks through a vocabulary once."""
+    reads, builds, scans = [], [], []
+    read, build, guess = checkpoints._fairseq_load_checkpoint_to_cpu, TGTranslationTask.build_model, guess_subwords
+
+    def counting(calls, function):
+        return lambda *args, **kwargs: calls.append(args) or function(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoints, "_fairseq_load_checkpoint_to_cpu", counting(reads, read))
+    monkeypatch.setattr(TGTranslationTask, "build_model", counting(builds, build))
+    monkeypatch.setattr(text, "guess_subwords", counting(scans, guess))
+    actor = str(recipe[0] / "actor" / "checkpoint_best.pt")
+    base = ["--data", data, "--base", workspace.bases["lstm"], "--out", tmp_path, "--oracle-beam", "3"]
+    run_tg("report", *base, "--actor", actor)
+    assert sorted(path for path, *_ in reads) == sorted([workspace.bases["lstm"], actor])
+    assert len(builds) == 2 and len(scans) == 2  # of the source and of the target
+
+
 def test_without_references_the_rest_is_reported(workspace, data, recipe, tmp_path):
     printed = report(
         workspace, data, tmp_path, "--actor", recipe[0] / "actor" / "checkpoint_best.pt", "--subset", "blind"
@@ -168,8 +201,7 @@ def test_one_sentence_is_enough_for_scores_but_not_for_significance(workspace, d
 
 
 def test_without_matplotlib_there_are_no_figures(workspace, data, tmp_path, monkeypatch):
-    for module in (plots, report_module):
-        monkeypatch.setattr(module, "load_pyplot", lambda: None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "no figures: matplotlib is not installed" in report(workspace, data, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == REPORT
 
@@ -180,6 +212,7 @@ def test_bad_input(workspace, data, recipe, tmp_path):
         "there is no split 'dev'": ["--subset", "dev"],
         "has no actors: give a checkpoint trained with": ["--actor", workspace.bases["lstm"]],
         "the same name": ["--actor", actor, "--actor", actor],
+        "--tokenizer mosse: fairseq has moses": ["--tokenizer", "mosse"],
     }
     for message, flags in cases.items():
         with pytest.raises(UserError, match=message):
@@ -189,8 +222,22 @@ def test_bad_input(workspace, data, recipe, tmp_path):
         run_tg("report", *flags)
     with pytest.raises(UserError, match="has actors: give the checkpoint they were trained on"):
         run_tg("report", "--data", data, "--base", actor, "--out", tmp_path / "none")
+    for command in ("report", "bench"):
+        flags = ["--data", data, "--base", workspace.bases["fconv"], "--subset", "long", "--out", tmp_path / "none"]
+        with pytest.raises(
+            UserError, match=r"'long' has a sentence of 1101 tokens, and the model takes up to 10\d\d: give"
+        ):
+            run_tg(command, *flags)
     with pytest.raises(UserError, match="there is no split 'dev'"):
         run_tg("run", "--data", data, "--base", workspace.bases["lstm"], "--out", tmp_path / "none", "--subset", "dev")
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_a_late_cell_needs_is_found_before_the_first(workspace, data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    flags = ["--data", data, "--base", workspace.bases["lstm"], "--out", tmp_path / "none", "--beam", "2"]
+    with pytest.raises(UserError, match="--objective meteor needs nltk"):
+        run_tg("ablate", "objective", *flags)
     assert not (tmp_path / "none").exists()
 
 

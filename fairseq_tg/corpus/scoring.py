@@ -1,0 +1,56 @@
+"""The score of the chosen hypotheses, which fairseq-generate prints at the end: of words, by sacreBLEU."""
+
+# Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
+from dataclasses import dataclass
+from typing import Any, List, Optional
+
+from fairseq.dataclass import FairseqDataclass
+from fairseq.scoring import register_scorer
+from omegaconf import DictConfig, OmegaConf, open_dict
+from sacrebleu.metrics import BLEU
+
+
+@dataclass
+class WordBLEUConfig(FairseqDataclass):
+    pass
+
+
+@register_scorer("word_bleu", dataclass=WordBLEUConfig)
+class WordBLEU:
+    """sacreBLEU with its signature, from sums: fairseq's own scorer of that name keeps every sentence in memory."""
+
+    def __init__(self, cfg: Any = None) -> None:
+        self._metric = BLEU(effective_order=True)  # which a single sentence is to have; its counts are the same
+        self._sums: List[int] = []
+
+    def add_string(self, ref: str, pred: str) -> None:
+        found = self._metric.sentence_score(pred, [ref])
+        counts = [found.sys_len, found.ref_len, *found.counts, *found.totals]
+        self._sums = [a + b for a, b in zip(self._sums or [0] * len(counts), counts)]
+
+    def _score(self) -> Any:
+        sums = self._sums or [0] * 10
+        orders = (len(sums) - 2) // 2
+        return BLEU.compute_bleu(sums[2 : 2 + orders], sums[2 + orders :], sums[0], sums[1], smooth_method="exp")
+
+    def score(self) -> float:
+        return self._score().score
+
+    def result_string(self) -> str:
+        usual = BLEU()
+        usual.corpus_score(["a"], [["a"]])  # it knows the number of references, which is in its signature, from a call
+        return f"{self._score().format()} {usual.get_signature()}"
+
+
+def score_words(root: DictConfig, subwords: Optional[str]) -> None:
+    """Let fairseq-generate score words: by default it counts matches of symbols, which may be pieces of words.
+
+    Args:
+        root: all its options; it makes its scorer from them after its batches.
+        subwords: what joins them, as for --remove-bpe; None if --bpe does, or nothing.
+    """
+    root.common_eval.post_process = subwords
+    if root.scoring is None or root.scoring._name == "bleu":
+        with open_dict(root):
+            root.scoring = OmegaConf.create({"_name": "word_bleu"})
+            root.generation.sacrebleu = True  # else it would warn that pieces are scored

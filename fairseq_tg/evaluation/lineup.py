@@ -1,0 +1,73 @@
+"""Which systems are compared: ways to decode what the user has, converted and compiled where that needs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Dict, Sequence, Tuple
+
+from fairseq_tg.compiled.compile import compile_model
+from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.compiled.options import Compilation
+from fairseq_tg.corpus.engines import convert_to_ctranslate2
+from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation.systems import SYMBOLS, Load, System, Translate, build
+
+PRECISIONS = {"float32": 4, "int8": 1}  # bytes of a weight
+
+
+class Lineup:
+    """Systems by their names, all of one data directory and with the same settings.
+
+    Args:
+        load: reads every checkpoint once.
+    """
+
+    def __init__(self, load: Load, data: str, threads: int, max_len_b: int = 200) -> None:
+        self.systems: Dict[str, System] = {}
+        self.weights: Dict[str, Tuple[int, int]] = {}  # that a step reads, and the bytes of each; by model, precision
+        self._load, self._data, self._threads, self._max_len_b = load, data, threads, max_len_b
+
+    def add(self, name: str, kind: str, path: str, beam: int = 1) -> None:
+        self.systems[name] = System(name, kind, path, self._data, beam, self._max_len_b, self._threads)
+
+    def build(self) -> Dict[str, Translate]:
+        return {name: build(system, self._load) for name, system in self.systems.items()}
+
+    def can_compile(self, path: str) -> bool:
+        return unsupported(self._load(path, self._data)[0]) is None
+
+    def add_bound(self, label: str, path: str) -> None:
+        weights = extract(self._load(path, self._data)[0])[0].weights_per_token()
+        self.weights.update({f"{label} {name}": (weights, size) for name, size in PRECISIONS.items()})
+
+    def add_compiled(self, label: str, path: str, out: Path) -> None:
+        """Compile a checkpoint in both precisions."""
+        model, task = self._load(path, self._data)
+        for precision in PRECISIONS:
+            file = str(out / f"{label.replace(':', '-').rstrip('.')}.{precision}.tg")
+            compile_model(model, task, Compilation(path, file, no_subword=True, int8=precision == "int8"))
+            self.add(f"compiled {label} {precision}", "compiled", file)
+        self.add_bound(label, path)
+
+    def add_converted(self, label: str, path: str, beams: Sequence[int], out: Path) -> None:
+        """Convert a checkpoint for CTranslate2 in both precisions."""
+        _, task = self._load(path, self._data)
+        symbols = {"source": task.source_dictionary.symbols, "target": task.target_dictionary.symbols}
+        for precision in PRECISIONS:
+            directory = out / f"ct2{label.replace(' ', '-').rstrip('.')}-{precision}"
+            convert_to_ctranslate2(path, task.cfg, str(directory), None if precision == "float32" else precision)
+            (directory / SYMBOLS).write_text(json.dumps(symbols))
+            for beam in beams:
+                search = "greedy" if beam == 1 else f"beam {beam}"
+                self.add(f"CTranslate2 {search}{label} {precision}", "ctranslate2", str(directory), beam)
+
+
+def label_actors(paths: Sequence[str]) -> Dict[str, str]:
+    """The tg checkpoints by short names: `tg`, or with the files' names if there are several."""
+    if len(paths) == 1:
+        return {"tg": paths[0]}
+    for names in ([Path(path).stem for path in paths], [Path(path).parent.name for path in paths]):
+        if len(set(names)) == len(names):
+            return {f"tg:{name}": path for name, path in zip(names, paths)}
+    raise UserError(f"the tg checkpoints have the same name: {', '.join(paths)}; rename them")

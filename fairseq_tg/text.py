@@ -1,0 +1,44 @@
+"""From the ids of a dictionary to words: subwords joined, and decoded by fairseq's --bpe and --tokenizer if given."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any, Optional, Sequence
+
+from fairseq.data import encoders
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.subwords import WordOptions, guess_subwords
+
+
+class Words:
+    """A function from ids to text. What a dictionary's subwords are is looked up once: it takes milliseconds.
+
+    Args:
+        bpe, tokenizer: fairseq's, to decode with; None to leave out.
+        subwords: what joins subwords instead of `bpe`, by fairseq's names of --remove-bpe.
+    """
+
+    def __init__(self, dictionary: Any, bpe: Any = None, tokenizer: Any = None, subwords: Optional[str] = None) -> None:
+        self.dictionary = dictionary
+        self.subwords = subwords or (None if bpe else guess_subwords(dictionary.symbols))
+        self._decoders = [decoder for decoder in (bpe, tokenizer) if decoder]
+
+    @classmethod
+    def of(cls, dictionary: Any, options: WordOptions, language: str) -> Words:
+        given = Namespace(target_lang=language, **options.given())
+        for flag, known in (("bpe", encoders.BPE_REGISTRY), ("tokenizer", encoders.TOKENIZER_REGISTRY)):
+            name = getattr(given, flag, None)
+            if name is not None and name not in known:
+                raise UserError(f"--{flag} {name}: fairseq has {', '.join(sorted(known))}")
+        try:
+            return cls(dictionary, encoders.build_bpe(given), encoders.build_tokenizer(given))
+        except Exception as error:  # a library or a file that is not there, said in many ways
+            raise UserError(f"--bpe {options.bpe}, --tokenizer {options.tokenizer}: {error}") from None
+
+    def __call__(self, tokens: Sequence[int], reference: bool = False) -> str:
+        """An unknown word of a reference is written in another way, so that to give out an unknown word is no match."""
+        text = self.dictionary.string(tokens, self.subwords, escape_unk=reference)
+        for decoder in self._decoders:
+            text = decoder.decode(text)
+        return text

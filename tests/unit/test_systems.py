@@ -1,0 +1,33 @@
+"""Systems that share one model translate as fairseq-generate does."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from fairseq_tg.evaluation.systems import System, build, build_search
+from fairseq_tg.tasks.loading import load_model
+from tests.conftest import BASES, Workspace, hypotheses
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_searches_of_one_model_do_not_disturb_each_other(workspace: Workspace, base: str) -> None:
+    load = functools.cache(load_model)
+    path, data = workspace.bases[base], workspace.data
+    model, task = load(path, data)
+    task.load_dataset("valid")
+    sources = [task.dataset("valid").src[i].tolist() for i in range(30)]
+    systems = {
+        name: System(name, kind, path, data, beam, max_len_b=20)
+        for name, kind, beam in (("greedy", "fairseq", 1), ("beam", "fairseq", 4), ("fast", "fast", 1))
+    }
+    functions = {name: build(system, load) for name, system in systems.items()}
+    found = {name: functions[name](sources) for name in ("beam", "fast", "greedy", "beam")}
+    assert load.cache_info().misses == 1 and load(path, data)[0] is model
+    assert found["fast"] == found["greedy"]
+    for name, beam in (("greedy", 1), ("beam", 4)):
+        printed = hypotheses(workspace.generate(path, "--beam", beam, "--no-fast-greedy"))
+        assert [task.target_dictionary.string(tokens) for tokens in found[name]] == [printed[i] for i in range(30)]
+    every = build_search(systems["beam"], load)(sources)
+    assert [best for best, *_ in every] == found["beam"] and {len(items) for items in every} == {4}
