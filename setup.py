@@ -55,7 +55,6 @@ setup(
     extras_require={
         "metrics": ["nltk>=3.8"],
         "plots": ["matplotlib>=3.7"],
-        "cluster": ["submitit>=1.5"],
         "fast": ["ctranslate2>=4.0"],
         "text": ["sacremoses>=0.1", "subword-nmt>=0.3.8"],
         "dev": ["clang-format", "hypothesis", "mypy", "pre-commit", "pytest", "pytest-xdist", "ruff", "tensorboardX"],

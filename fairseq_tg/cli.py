@@ -69,7 +69,7 @@ def _build(args: argparse.Namespace) -> None:
     if not args.slurm:
         manifest = build_locally(args.flags, directory, args.shards, args.threads)
     else:
-        manifest = build_on_slurm(args.flags, directory, args.shards, args.threads or 8, _slurm_parameters(args))
+        manifest = build_on_slurm(args.flags, directory, args.shards, args.threads or 8, _slurm_options(args))
     print(describe(Path(directory), manifest))
 
 
@@ -78,17 +78,17 @@ def _train(args: argparse.Namespace) -> None:
 
     directory = _value_of("--save-dir", args.flags)
     if args.slurm:
-        train_on_slurm(args.flags, args.ranks, args.threads, f"{directory}.logs", _slurm_parameters(args))
+        train_on_slurm(args.flags, args.ranks, args.threads, f"{directory}.logs", _slurm_options(args))
     else:
         train_locally(args.flags, args.ranks, args.threads)
 
 
-def _slurm_parameters(args: argparse.Namespace) -> Dict[str, Any]:
+def _slurm_options(args: argparse.Namespace) -> Dict[str, str]:
     for item in args.slurm_option:
         if not item.partition("=")[2]:
             raise UserError(f"--slurm-option {item}: give NAME=VALUE, as in partition=long")
     pairs = [item.partition("=") for item in args.slurm_option]
-    return {f"slurm_{name}": int(value) if value.isdigit() else value for name, _, value in pairs}
+    return {name.replace("_", "-"): value for name, _, value in pairs}
 
 
 def _value_of(flag: str, flags: List[str]) -> str:
@@ -222,7 +222,7 @@ def _add_slurm_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="passed on to submitit, as in partition=long or time=1440; may be given several times",
+        help="passed on to sbatch, as in partition=long or time=1440; may be given several times",
     )
 
 

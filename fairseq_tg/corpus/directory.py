@@ -116,11 +116,11 @@ class CorpusDirectory:
                 raise UserError(f"'{path}' is missing or damaged: build the corpus anew, in another directory")
 
     def clear(self) -> None:
-        """Remove what is needed only while a corpus is being built."""
+        """Remove what is needed only while a corpus is being built; others may be doing the same."""
         shutil.rmtree(self.blocks.directory, ignore_errors=True)
         for pattern in (".lock-*", "*.tmp*"):  # also of processes that were killed
             for path in self.path.glob(pattern):
-                path.unlink()
+                path.unlink(missing_ok=True)
 
 
 def check_training_split(data: str) -> None:

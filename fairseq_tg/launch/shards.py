@@ -3,82 +3,97 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
-import time
-from dataclasses import dataclass
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from tqdm import tqdm
 
 from fairseq_tg.corpus.assemble import merge
 from fairseq_tg.corpus.directory import CorpusDirectory
-from fairseq_tg.errors import UserError
 from fairseq_tg.files import make_directory
-from fairseq_tg.launch.slurm import Requeued, executor, wait_for
-
-
-@dataclass
-class ShardJob(Requeued):
-    """One shard, as a process; called again after it was preempted, it goes on where it was."""
-
-    flags: List[str]  # of fairseq-generate
-    shard: int
-    shards: int
-    threads: int
-
-    def command(self) -> List[str]:
-        plugin = ["--user-dir", str(Path(__file__).parents[1]), "--task", "tg_translation"]
-        shard = ["--quiet", "--kbest-shard", f"{self.shard}/{self.shards}"]
-        # Of a flag that is given twice the last one counts: the user's own go behind the plugin's
-        return [sys.executable, "-m", "fairseq_cli.generate", *plugin, *self.flags, *shard]
-
-    def environment(self) -> Dict[str, str]:
-        return {**os.environ, "OMP_NUM_THREADS": str(self.threads)}
-
-    def __call__(self) -> None:
-        subprocess.run(self.command(), env=self.environment(), check=True)
+from fairseq_tg.launch.processes import Command, fairseq, run_all
+from fairseq_tg.launch.slurm import Job
 
 
 def build_locally(flags: List[str], directory: str, shards: int, threads: Optional[int] = None) -> Dict[str, Any]:
     """Run a process for each shard, with a share of the cores by default; show the progress of them all, and merge."""
-    threads = threads or max(1, (os.cpu_count() or 1) // shards)
-    jobs = [ShardJob(flags, shard, shards, threads) for shard in range(shards)]
-    logs = Path(f"{directory}.logs")
-    make_directory(logs)
-    names = [logs / f"shard-{job.shard}-of-{shards}.log" for job in jobs]
-    processes = []
-    try:
-        for job, name in zip(jobs, names):
-            with open(name, "w") as log:
-                processes.append(
-                    subprocess.Popen(job.command(), env=job.environment(), stdout=log, stderr=subprocess.STDOUT)
-                )
-        _watch(processes, CorpusDirectory(directory))
-        failed = [name for process, name in zip(processes, names) if process.poll()]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-    if failed:
-        last = (failed[0].read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-        reason = last.replace("fairseq_tg: error: ", "")
-        raise UserError(f"a shard failed: {reason} (see '{failed[0]}'); run this again")
+    corpus = CorpusDirectory(directory)
+    if not _is_finished(corpus, flags):
+        logs = Path(f"{directory}.logs")
+        make_directory(logs)
+        names = [f"shard {shard} of {shards}" for shard in range(shards)]
+        commands = [
+            Command(name, [*_generate(flags), *_place(shard, shards)], logs / f"{name.replace(' ', '-')}.log")
+            for shard, name in enumerate(names)
+        ]
+        with tqdm(unit="sent", desc="all shards") as bar:
+
+            def show() -> None:
+                done, bar.total = _progress(corpus)
+                bar.update(max(0, done - bar.n))  # blocks go when the split is written
+                bar.refresh()
+
+            run_all(commands, threads or max(1, (os.cpu_count() or 1) // shards), show)
     return _complete(directory)
 
 
 def build_on_slurm(
-    flags: List[str], directory: str, shards: int, threads: int, parameters: Dict[str, Any], cluster: str = "slurm"
+    flags: List[str], directory: str, shards: int, threads: int, options: Dict[str, str]
 ) -> Dict[str, Any]:
-    """Submit a job array, wait for it, and merge. Jobs that are preempted or time out are queued again, and go on."""
-    logs = f"{directory}.logs"
-    jobs_here = executor(logs, "fairseq-tg-corpus", threads, parameters, cluster)
-    with jobs_here.batch():
-        jobs = [jobs_here.submit(ShardJob(flags, shard, shards, threads)) for shard in range(shards)]
-    wait_for(jobs, logs)
+    """Submit a job array, wait for it, and merge. Jobs that are preempted or time out are queued again, and go on.
+
+    Args:
+        options: of sbatch.
+    """
+    corpus = CorpusDirectory(directory)
+    if not _is_finished(corpus, flags):
+        logs, place = Path(f"{directory}.logs"), _place("$SLURM_ARRAY_TASK_ID", shards)
+        job = Job("corpus", logs, _generate(flags), place, threads, {**options, "ntasks": "1"}, shards)
+        job.run(lambda: "; {:,} of {:,} sentences".format(*_progress(corpus)))
     return _complete(directory)
+
+
+def _generate(flags: List[str]) -> List[str]:
+    return fairseq("generate", "--task", "tg_translation", *flags, "--quiet")
+
+
+def _place(shard: Any, shards: int) -> List[str]:
+    return ["--kbest-shard", f"{shard}/{shards}"]
+
+
+def _progress(corpus: CorpusDirectory) -> Tuple[int, int]:
+    """Sentences that are done, and all."""
+    manifest = corpus.manifest
+    if manifest is None:
+        return 0, 0
+    recipe = manifest["recipe"]
+    if manifest["status"] == "complete":
+        return recipe["sentences"], recipe["sentences"]
+    return min(len(corpus.blocks.numbers()) * recipe["block_size"], recipe["sentences"]), recipe["sentences"]
+
+
+def _is_finished(corpus: CorpusDirectory, flags: List[str]) -> bool:
+    """Whether there is nothing to do; refuses a corpus of other settings, or with damaged files.
+
+    fairseq-generate finds that out before it searches: in this process, so that no other has to be started for it.
+    """
+    if not corpus.complete:
+        return False
+    from fairseq_cli.generate import cli_main
+
+    before = sys.argv
+    sys.argv = [*_generate(flags)[2:], *_place(0, 1)]
+    try:
+        with open(os.devnull, "w") as silence, redirect_stdout(silence):
+            cli_main()
+    except SystemExit as end:
+        if end.code:
+            raise
+    finally:
+        sys.argv = before
+    return True
 
 
 def _complete(directory: str) -> Dict[str, Any]:
@@ -87,22 +102,3 @@ def _complete(directory: str) -> Dict[str, Any]:
     if manifest is not None and corpus.complete:
         return manifest
     return merge([directory], directory)
-
-
-def _watch(processes: List[subprocess.Popen], directory: CorpusDirectory) -> None:
-    """A bar over the blocks of all shards, until all processes have ended or one has failed."""
-    with tqdm(unit="sent", desc="all shards") as bar:
-        while any(process.poll() is None for process in processes):
-            if any(process.poll() for process in processes):
-                return
-            manifest = directory.manifest
-            if manifest is not None:
-                recipe = manifest["recipe"]
-                bar.total = recipe["sentences"]
-                done = len(directory.blocks.numbers()) * recipe["block_size"]
-                bar.n = max(bar.n, min(done, bar.total))  # blocks go when the split is written
-                bar.refresh()
-            time.sleep(0.5)
-        if not any(process.poll() for process in processes):
-            bar.n = bar.total or 0
-            bar.refresh()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
-from fairseq_tg.launch.shards import ShardJob, build_on_slurm
 from tests.conftest import hypotheses, run_process, run_tg
 from tests.integration.corpora import BASE, build, exit_code, files, flags, lists, pairs, without_command
 
@@ -99,20 +102,36 @@ def test_build_launches_shards_and_merges(workspace, data, whole, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "complete, 34 pairs" in done.stdout
     assert pairs(tmp_path / "x") == pairs(whole) and lists(tmp_path / "x") == lists(whole)
-    done = run_process("fairseq-tg", "corpus", "build", "--shards", "2", "--", *command, "--beam", "999")
-    assert done.returncode == 1 and "--beam 999 is too large" in done.stderr
+    command = flags(workspace, data, tmp_path / "y", "--beam", "999")
+    done = run_process("fairseq-tg", "corpus", "build", "--shards", "2", "--", *command)
+    assert done.returncode == 1 and " of 2 failed with status 1: --beam 999 is too large" in done.stderr
 
 
-def test_a_preempted_job_is_queued_again():
-    job = ShardJob(["data"], 1, 2, threads=1)
-    assert job.checkpoint().function is job and job.command()[-2:] == ["--kbest-shard", "1/2"]
+def test_a_finished_corpus_is_said_to_be_finished_before_any_process_starts(workspace, data, whole, monkeypatch):
+    command = ["corpus", "build", "--shards", "4", "--", *flags(workspace, data, whole, "--kbest-jsonl")]
+    before = files(whole)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    assert "complete, 34 pairs" in run_tg(*command) and files(whole) == before
+    for other, message in (("--objective=chrf", 'objective was "sbleu", is "chrf"'), ("--beam=999", "is too large")):
+        with pytest.raises(UserError, match=message):
+            run_tg(*command, other)
 
 
-def test_jobs_of_a_cluster(workspace, data, whole, tmp_path):
-    """With submitit's local executor in the place of Slurm."""
-    command = flags(workspace, data, tmp_path / "x")
-    build_on_slurm(command, str(tmp_path / "x"), shards=2, threads=1, parameters={"timeout_min": 5}, cluster="local")
-    assert pairs(tmp_path / "x") == pairs(whole)
+def test_many_may_clear_a_finished_corpus_at_once(tmp_path):
+    """Fails in one of nine tries, if any of them minds that another was faster."""
+    corpus = CorpusDirectory(str(tmp_path))
+
+    def clear(_: int) -> None:
+        together.wait()
+        corpus.clear()
+
+    together = threading.Barrier(4)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(200):
+            for shard in range(4):
+                (tmp_path / f".lock-{shard}-of-4").touch()
+            list(pool.map(clear, range(4)))
+            assert not list(tmp_path.iterdir())
 
 
 def test_a_merge_needs_the_data_it_was_built_from(workspace, data, tmp_path):

@@ -1,0 +1,115 @@
+"""Command lines as processes of this machine: started together, watched, and ended together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread, current_thread, main_thread
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
+
+from fairseq_tg.errors import UserError
+
+#: How fairseq_tg's own errors begin; and what Slurm adds to a log when a command is dead already
+OURS, SLURMS = "fairseq_tg: error: ", ("srun: ", "slurmstepd")
+
+
+@dataclass
+class Command:
+    """A command line, and what it is called in messages. Without a log, it prints where we print."""
+
+    name: str
+    words: List[str]
+    log: Optional[Path] = None
+
+
+def fairseq(program: str, *words: str) -> List[str]:
+    """A command of fairseq with this plugin. Of a flag that is given twice fairseq takes the last."""
+    return [sys.executable, "-m", f"fairseq_cli.{program}", "--user-dir", str(Path(__file__).parents[1]), *words]
+
+
+def run_all(commands: Sequence[Command], threads: int, show: Callable[[], None] = lambda: None) -> None:
+    """Run commands side by side until all have ended well; if one does not, the rest are ended, and it is named.
+
+    Args:
+        threads: of each.
+        show: called now and then, to show how far they are.
+    """
+    ended: Queue[Tuple[Command, int]] = Queue()  # in the order in which they do: the first that fails is to blame
+    processes: List[subprocess.Popen] = []
+    try:
+        with _interrupted_by_sigterm():
+            for command in commands:
+                processes.append(_start(command, threads))
+                Thread(target=lambda c, p: ended.put((c, p.wait())), args=(command, processes[-1]), daemon=True).start()
+            for _ in commands:
+                command, status = _wait(ended, show)
+                if status:
+                    raise failure(command.name, _describe(status), command.log)
+            show()
+    except KeyboardInterrupt:
+        raise UserError("interrupted: run the same command to go on") from None
+    finally:
+        _end(processes)
+
+
+def failure(name: str, how: str, log: Optional[Path]) -> UserError:
+    """What is said of a command that ended badly, with the last thing that it said itself."""
+    said = f": {_last_words(log)} (see '{log}');" if log else ":"
+    return UserError(f"{name} {how}{said} run the same command to go on")
+
+
+def _start(command: Command, threads: int) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    if command.log is None:
+        return subprocess.Popen(command.words, env=environment)
+    with open(command.log, "w") as log:
+        return subprocess.Popen(command.words, env=environment, stdout=log, stderr=subprocess.STDOUT)
+
+
+def _wait(ended: Queue[Tuple[Command, int]], show: Callable[[], None]) -> Tuple[Command, int]:
+    while True:
+        try:
+            return ended.get(timeout=0.5)
+        except Empty:
+            show()
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM be as Ctrl-C, so that a launcher that is told to end leaves no process behind."""
+    if current_thread() is not main_thread():
+        yield  # only the main thread may say what a signal does
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(processes: List[subprocess.Popen]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _describe(status: int) -> str:
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"failed with status {status}"
+
+
+def _last_words(log: Path) -> str:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(SLURMS)]
+    ours = [line.partition(OURS)[2] for line in lines if OURS in line]
+    return (ours or lines or ["it said nothing"])[-1]
