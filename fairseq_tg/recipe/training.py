@@ -5,9 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -17,6 +14,7 @@ from tqdm import tqdm
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
+from fairseq_tg.launch.processes import Command, fairseq, run_all
 from fairseq_tg.recipe.options import Training
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.subwords import WordOptions
@@ -112,30 +110,11 @@ def count_updates(data: Path, training: Training) -> int:
 
 def _run(data: Path, directory: Path, flags: List[str], updates: int, threads: int) -> None:
     """Run fairseq-train, which goes on where it was, with a bar over its updates."""
-    plugin = ["--user-dir", str(Path(__file__).parents[1])]
     log = ["--log-format", "json", "--log-interval", "20", "--log-file", str(directory / TRAIN_LOG)]
     save = ["--save-dir", str(directory), "--no-epoch-checkpoints", "--num-workers", "0"]
-    command = [sys.executable, "-m", "fairseq_cli.train", str(data), *plugin, *flags, *log, *save]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    output = directory / "output.log"
-    with open(output, "w") as file, tqdm(total=updates, unit="update", desc=f"training {directory.name}") as bar:
-        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
-        try:
-            while process.poll() is None:
-                try:
-                    process.wait(1.0)
-                except subprocess.TimeoutExpired:
-                    _show(bar, directory / TRAIN_LOG)
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait()
-        _show(bar, directory / TRAIN_LOG)
-    if process.returncode:
-        last = (output.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise UserError(
-            f"the training failed: {last.replace('fairseq_tg: error: ', '')} (see '{output}'); run this again"
-        )
+    command = Command("the training", fairseq("train", str(data), *flags, *log, *save), directory / "output.log")
+    with tqdm(total=updates, unit="update", desc=f"training {directory.name}") as bar:
+        run_all([command], threads, lambda: _show(bar, directory / TRAIN_LOG))
 
 
 def _show(bar: Any, log: Path) -> None:
