@@ -3,6 +3,7 @@
 #   make lint    the linters           make setup  the virtual environment alone
 #   make bench   the benchmarks
 #   make test-compat   the tests with fairseq 0.12.2, Python 3.10 and torch 2.2 (several gigabytes are fetched)
+#   make test-sanitizers   the native engine under AddressSanitizer, UBSan and ThreadSanitizer (needs g++)
 #   make test-faults   the long tests of kills, full disks and damage
 #   make audit         known vulnerabilities of the pinned versions (asks PyPI)
 
@@ -16,7 +17,7 @@ SETUP := $(VENV)/.complete
 PYTHON310 ?= $(shell for python in python3.10 $$HOME/.pyenv/versions/3.10*/bin/python3.10; do \
 	$$python -c '' 2> /dev/null && echo $$python && break; done)
 
-.PHONY: setup test test-compat test-faults audit lint demo bench clean
+.PHONY: setup test test-compat test-faults test-sanitizers audit lint demo bench clean
 
 setup: $(SETUP)
 
@@ -27,6 +28,7 @@ $(SETUP): setup.py $(LOCK)-build.txt $(LOCK).txt $(wildcard fairseq_tg/compiled/
 	@echo "building fairseq (a few minutes, once)"
 	$(PIP) install --no-build-isolation --no-deps -r $(LOCK).txt
 	$(PIP) install --no-build-isolation --no-deps -e .
+	@$(VENV)/bin/fairseq-tg --version
 	@touch $@
 
 requirements/py%.txt:
@@ -41,6 +43,9 @@ test-compat:
 
 test-faults: $(SETUP)
 	$(VENV)/bin/python -m pytest -n 2 --thorough tests/faults
+
+test-sanitizers: $(SETUP)
+	$(VENV)/bin/python tests/sanitizers/run.py
 
 audit:
 	$(PYTHON) -m venv .venv-audit

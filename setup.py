@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
 VERSION = re.search(r'__version__ = "(.+)"', (HERE / "fairseq_tg" / "__init__.py").read_text()).group(1)
@@ -23,6 +24,30 @@ def native_library(name: str, *flags: str) -> Extension:
     )
 
 
+class BuildNative(build_ext):
+    """Leaves a note where a library could not be built, for `fairseq-tg --version`: pip shows nothing of it."""
+
+    def run(self) -> None:
+        self.failures = {}
+        super().run()
+        for extension in self.extensions:
+            library = Path(self.get_ext_fullpath(extension.name))
+            note = library.with_name(f"{extension.name.rpartition('.')[2]}.failed")
+            if extension.name in self.failures:
+                library.unlink(missing_ok=True)  # of another day's sources
+                note.parent.mkdir(parents=True, exist_ok=True)
+                note.write_text(f"{self.failures[extension.name]}\n")
+            else:
+                note.unlink(missing_ok=True)
+
+    def build_extension(self, extension: Extension) -> None:
+        try:
+            super().build_extension(extension)
+        except Exception as error:
+            self.failures[extension.name] = " ".join(str(error).split())
+            raise
+
+
 LIBRARIES = [native_library("_native")]  # runs anywhere; says whether a better one would
 if platform.machine() in ("x86_64", "AMD64"):
     LIBRARIES.append(native_library("_native_avx2", "-mavx2", "-mfma"))
@@ -37,6 +62,7 @@ setup(
     packages=find_packages(include=["fairseq_tg", "fairseq_tg.*"]),
     package_data={"fairseq_tg": ["py.typed"]},
     ext_modules=LIBRARIES,
+    cmdclass={"build_ext": BuildNative},
     python_requires=">=3.10",
     install_requires=[
         # fairseq 0.12.2 does not import from Python 3.11 on; fairseq-fixed is the same code for those.

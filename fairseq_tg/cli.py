@@ -242,9 +242,17 @@ def _add_train_command(commands: argparse._SubParsersAction) -> None:
     train.set_defaults(run=_train)
 
 
+class _Version(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from fairseq_tg.compiled.engine import described
+
+        print(f"fairseq_tg {__version__}, {described()}")
+        parser.exit()
+
+
 def get_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="fairseq-tg", description="Trainable greedy decoding for fairseq.")
-    parser.add_argument("--version", action="version", version=f"fairseq_tg {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="this version, and the native engine that it has")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_actor_commands(commands.add_parser("actor", help="take actors out of a tg checkpoint, or put them on a base"))
     _add_corpus_commands(commands.add_parser("corpus", help="build oracle k-best corpora, look at them, merge them"))

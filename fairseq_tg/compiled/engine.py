@@ -47,17 +47,28 @@ class EngineError(RuntimeError):
     """The engine is not there, or cannot do what it was asked for."""
 
 
+#: The libraries that setup.py builds: for any machine, and for one with AVX2.
+GENERIC, AVX2 = "_native", "_native_avx2"
+
+
 def library_path(name: str) -> Path:
     return Path(__file__).parent / f"{name}{EXTENSION_SUFFIXES[0]}"
 
 
+def build_failure(name: str) -> str:
+    """Why setup.py could not build a library, if it tried."""
+    note = Path(__file__).parent / f"{name}.failed"
+    return note.read_text().strip() if note.exists() else ""
+
+
 @functools.cache
-def _library(name: str) -> ctypes.CDLL:
+def _library(path: Path) -> ctypes.CDLL:
     try:
-        library = ctypes.CDLL(str(library_path(name)))
+        library = ctypes.CDLL(str(path))
     except OSError as error:
+        reason = build_failure(GENERIC) or ("it is not there" if not path.exists() else str(error))
         raise EngineError(
-            f"the native engine was not built ({error}): install fairseq_tg again where there is a C++ compiler"
+            f"native engine: not built ({reason}); install fairseq_tg again where there is a C++ compiler"
         ) from None
     pointer = c_void_p
     for function, result, arguments in (
@@ -78,7 +89,18 @@ def _library(name: str) -> ctypes.CDLL:
 
 def best_library() -> str:
     """The name of the library for this machine's instruction set."""
-    return "_native_avx2" if library_path("_native_avx2").exists() and _library("_native").tg_has_avx2() else "_native"
+    return AVX2 if library_path(AVX2).exists() and _library(library_path(GENERIC)).tg_has_avx2() else GENERIC
+
+
+def described() -> str:
+    """Which engine there is, in a few words: a build that failed leaves the rest of the package as it is."""
+    try:
+        name = best_library()
+        _library(library_path(name))
+    except EngineError as error:
+        return str(error)
+    better = build_failure(AVX2)
+    return "native engine: avx2" if name == AVX2 else f"native engine: generic{better and f' (avx2: {better})'}"
 
 
 def sinusoidal_positions(count: int, dim: int, pad: int) -> np.ndarray:
@@ -94,10 +116,10 @@ def sinusoidal_positions(count: int, dim: int, pad: int) -> np.ndarray:
 class Engine:
     """A model ready to translate token ids. It is not changed by that: any number of threads may share it."""
 
-    def __init__(self, layout: Layout, tensors: Dict[str, np.ndarray], library: Optional[str] = None) -> None:
-        """tensors: those of `layout.tensors`, checked."""
+    def __init__(self, layout: Layout, tensors: Dict[str, np.ndarray], library: Optional[Path] = None) -> None:
+        """tensors: those of `layout.tensors`, checked; library: another than the package's own for this machine."""
         self.layout = layout
-        self._library = _library(library or best_library())
+        self._library = _library(library or library_path(best_library()))
         config = _Config(
             **{name: getattr(layout, name) for name, *_ in _Config._fields_ if name not in ("activation", "actor")},
             activation=ACTIVATIONS.index(layout.activation),

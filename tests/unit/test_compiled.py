@@ -22,7 +22,15 @@ from safetensors import safe_open
 from fairseq_tg.actors import ACTORS
 from fairseq_tg.compiled import InputError, Translator, model_file
 from fairseq_tg.compiled.compile import compile_model, read_subword_model
-from fairseq_tg.compiled.engine import Engine, EngineError, library_path, sinusoidal_positions
+from fairseq_tg.compiled.engine import (
+    AVX2,
+    GENERIC,
+    Engine,
+    EngineError,
+    best_library,
+    library_path,
+    sinusoidal_positions,
+)
 from fairseq_tg.compiled.extract import extract, quantize, unsupported
 from fairseq_tg.compiled.layout import ACTIVATIONS, Layout
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
@@ -70,14 +78,14 @@ def test_positions_are_those_of_fairseq(dim: int) -> None:
 def test_batches_threads_and_instruction_sets_change_nothing(workspace: Workspace, base: str, int8: bool) -> None:
     layout, tensors = extract(stir(workspace.actor_model(base), 0.5))
     tensors = quantize(tensors, layout) if int8 else tensors
-    engine, sources = Engine(layout, tensors, "_native"), random_sources(layout, 40)
+    engine, sources = Engine(layout, tensors, library_path(GENERIC)), random_sources(layout, 40)
     limits = [8] * len(sources)
     together, scores = engine.translate(sources, limits, scores=True)
     assert scores is not None
     assert [engine.translate([source], [8])[0][0] for source in sources] == together
     assert engine.translate(sources, limits, threads=2)[0] == together
-    if library_path("_native_avx2").exists() and engine._library.tg_has_avx2():
-        other, other_scores = Engine(layout, tensors, "_native_avx2").translate(sources, limits, scores=True)
+    if best_library() == AVX2:
+        other, other_scores = Engine(layout, tensors, library_path(AVX2)).translate(sources, limits, scores=True)
         assert other == together
         # a weight on the edge between two of 256 steps may fall to either side
         tolerance = 1e-3 if int8 else 1e-4

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fairseq_tg.compiled.translator import Translator
@@ -35,16 +35,16 @@ READERS: Dict[str, Callable[[Path], Any]] = {
 }
 
 
-#: Of archives, gzip, pickles and safetensors
-BEGINNINGS = [b"", b"PK\x03\x04", b"\x1f\x8b\x08", b"\x80\x02", b"\x10\0\0\0\0\0\0\0{"]
 
-
-def refuses(read: Callable[[], Any]) -> None:
-    """Reads, or refuses in one line."""
+def gives(read: Callable[[], Any], written: Any) -> bool:
+    """Reads exactly what was written, or refuses it in one line; which of them."""
     try:
-        read()
-    except (UserError, ValueError) as error:  # a translator has no command line to end
+        found = read()
+    except UserError as error:
         assert len(str(error).splitlines()) == 1
+        return False
+    assert found == written
+    return True
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -61,22 +61,38 @@ def test_bytes(tmp_path: Path, reader: str, start: bytes, rest: bytes) -> None:
         assert len(str(refused.value).splitlines()) == 1
 
 
-@given(content=JSON)
+@given(content=JSON | st.fixed_dictionaries({"recipe": JSON, "format": JSON, "status": JSON}))
 @QUICK
 def test_manifests(tmp_path: Path, content: Any) -> None:
     (tmp_path / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(UserError):
         _ = CorpusDirectory(str(tmp_path)).manifest
-    refuses(lambda: check_training_split(str(tmp_path)))
+    if isinstance(content, dict) and "recipe" in content:
+        with pytest.raises(UserError):
+            check_training_split(str(tmp_path))
+    else:
+        check_training_split(str(tmp_path))  # the manifest of something else, which is any data directory
 
 
-@given(recipe=JSON, status=st.sampled_from(["building", "complete"]), rest=st.dictionaries(st.text(max_size=5), JSON))
+#: What is checked of a recipe
+CHECKED = {"languages": ["xx", "yy"], "subset": "train", "sentences": 3, "block_size": 1}
+RECIPES = JSON | st.fixed_dictionaries({}, optional={name: JSON | st.just(good) for name, good in CHECKED.items()})
+
+
+@given(recipe=RECIPES, status=st.sampled_from(["building", "complete"]), rest=st.dictionaries(st.text(max_size=5), JSON))
+@example(recipe=CHECKED, status="building", rest={})
+@example(recipe=CHECKED, status="complete", rest={"files": {}, "counts": {}, "means": {}, "skipped": []})
 @QUICK
 def test_manifests_with_a_hash(tmp_path: Path, recipe: Any, status: str, rest: Dict[str, Any]) -> None:
     manifest = {**rest, "recipe": recipe, "status": status, "format": 2}
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     (tmp_path / "manifest.json").write_text(json.dumps({**manifest, "sha256": digest}))
-    refuses(lambda: CorpusDirectory(str(tmp_path)).manifest)
+    read = gives(lambda: CorpusDirectory(str(tmp_path)).manifest, manifest)
+    complete = {"files", "counts", "means", "skipped"} <= rest.keys()
+    if not isinstance(recipe, dict) or (status == "complete" and not complete):
+        assert not read
+    elif all(recipe[name] == CHECKED[name] for name in recipe.keys() & CHECKED):
+        assert read or ("languages" in recipe) > ("subset" in recipe)
 
 
 @given(lines=st.lists(JSON, min_size=1, max_size=3))

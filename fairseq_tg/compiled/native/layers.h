@@ -11,7 +11,6 @@ namespace tg {
 
 struct Norm {
   std::vector<float> weight, bias;
-  bool given() const { return !weight.empty(); }
   void apply(const float* x, float* y) const {
     const int n = static_cast<int>(weight.size());
     V total = splat(0.f);

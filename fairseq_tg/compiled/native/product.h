@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdlib>
 #include <new>
@@ -146,16 +147,18 @@ TG_INLINE void float_tile(const float* x, int ldx, const float* w, int cols, con
 // The int8 product. Activations are rounded to 16 bits (fewer for very long rows, so that a sum of products with 8-bit
 // weights cannot leave 32 bits): next to the weights' rounding, that of the activations is not to be seen.
 inline int activation_limit(int cols) {
-  return static_cast<int>(std::min<int64_t>(32767, INT32_MAX / (int64_t{127} * std::max(cols, 1))));
+  return static_cast<int>(std::min<int64_t>(32767, INT32_MAX / (int64_t{128} * std::max(cols, 1))));
 }
 
 inline float quantize_row(const float* x, int cols, int16_t* q) {
+  const float most = activation_limit(cols);
   float largest = 0.f;
   for (int c = 0; c < cols; ++c) largest = std::max(largest, std::fabs(x[c]));
-  float scale = largest > 0.f ? largest / activation_limit(cols) : 1.f;
-  float inverse = 1.f / scale;
+  const float scale = largest > most * FLT_MIN ? largest / most : 1.f;  // what is smaller is zero
+  const float inverse = 1.f / scale;
   for (int c = 0; c < cols; ++c) {
-    float v = x[c] * inverse;
+    // In this order what is no number becomes one: there is no saying what a cast would make of it
+    const float v = std::min(most, std::max(-most, x[c] * inverse));
     q[c] = static_cast<int16_t>(v + std::copysign(0.5f, v));
   }
   if (cols % 2) q[cols] = 0;
