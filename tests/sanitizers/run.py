@@ -78,10 +78,19 @@ def main() -> None:
             runtime = runtime_path(compiler, sanitizer.runtime)
             build(Path(directory), sanitizer.flags, compiler)
             built = time.monotonic()
-            # tests/conftest.py imports torch and fairseq; and what a sanitizer says when it ends a process has to be seen
+            # tests/conftest.py imports torch and fairseq; what a sanitizer says when it ends a process has to be seen
             command = [sys.executable, "-m", "pytest", str(HERE), "--confcutdir", str(HERE), "-p", "no:cacheprovider"]
             environment = {**os.environ, **sanitizer.environment, "LD_PRELOAD": runtime, "PYTHONPATH": str(ROOT)}
-            command += ["-p", "no:xdist", "--capture", "sys", "--instrumented", directory, *sanitizer.selection, *sys.argv[1:]]
+            command += [
+                "-p",
+                "no:xdist",
+                "--capture",
+                "sys",
+                "--instrumented",
+                directory,
+                *sanitizer.selection,
+                *sys.argv[1:],
+            ]
             done = subprocess.run(command, env=environment, cwd=ROOT)
         print(f"{name}: built in {built - begun:.0f} s, run in {time.monotonic() - built:.0f} s", flush=True)
         if done.returncode:

@@ -35,7 +35,6 @@ READERS: Dict[str, Callable[[Path], Any]] = {
 }
 
 
-
 def gives(read: Callable[[], Any], written: Any) -> bool:
     """Reads exactly what was written, or refuses it in one line; which of them."""
     try:
@@ -79,7 +78,9 @@ CHECKED = {"languages": ["xx", "yy"], "subset": "train", "sentences": 3, "block_
 RECIPES = JSON | st.fixed_dictionaries({}, optional={name: JSON | st.just(good) for name, good in CHECKED.items()})
 
 
-@given(recipe=RECIPES, status=st.sampled_from(["building", "complete"]), rest=st.dictionaries(st.text(max_size=5), JSON))
+@given(
+    recipe=RECIPES, status=st.sampled_from(["building", "complete"]), rest=st.dictionaries(st.text(max_size=5), JSON)
+)
 @example(recipe=CHECKED, status="building", rest={})
 @example(recipe=CHECKED, status="complete", rest={"files": {}, "counts": {}, "means": {}, "skipped": []})
 @QUICK

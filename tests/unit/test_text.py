@@ -90,11 +90,11 @@ def test_a_subset_is_read_in_words(tmp_path: Path) -> None:
     plain = read_subset(task, "test", Limits(7, 7))
     assert plain.references == ["er <<unk>> <<unk>> er Hund <<unk>>", "Hund"]
     assert plain.source_text == ["it &apos;s a dog .", "dog"]
-    assert read_subset(task, "test", Limits(7, 7), MOSES).source_text == ["it's a dog.", "dog"]
+    assert read_subset(task, "test", Limits(7, 7), MOSES).source_text == ["it 's a dog.", "dog"]  # xx is not English
     assert len(read_subset(task, "test", Limits(7, 7), most=1).sources) == 1
     assert len(read_subset(task, "test", Limits(7, 3)).sources) == 2  # a target may be long that no model reads
     for limits in ((6, 9), (9, 6)):
-        with pytest.raises(UserError, match=r"'test' has a sentence of . tokens, and the model takes up to 6: give"):
+        with pytest.raises(UserError, match=r"'test' has a sentence of \d tokens, and the model takes up to 6: give"):
             read_subset(task, "test", Limits(*limits), scores_targets=True)
 
 
