@@ -1,4 +1,4 @@
-"""How likely a model finds translations, word by word: the paper's P_w."""
+"""How likely a model finds translations, token by token: the paper's P_w, and how sure it is of a sentence."""
 
 from __future__ import annotations
 
@@ -12,16 +12,24 @@ from fairseq_tg.evaluation.batches import Say, by_length, in_batches
 from fairseq_tg.evaluation.systems import Tokens
 
 
-@torch.no_grad()
 def word_likelihood(
+    model: Any, task: Any, sources: Sequence[Tokens], targets: Sequence[Tokens], *progress: Any
+) -> float:
+    """P_w = 1/T sum_t P(y_t | y_<t, x), in percent, averaged over sentences."""
+    return 100 * statistics.fmean(token_means(model, task, sources, targets, False, *progress))
+
+
+@torch.no_grad()
+def token_means(
     model: Any,
     task: Any,
     sources: Sequence[Tokens],
     targets: Sequence[Tokens],
+    log_probs: bool,
     say: Say = lambda text: None,
     doing: str = "likelihoods",
-) -> float:
-    """P_w = 1/T sum_t P(y_t | y_<t, x), in percent, averaged over sentences; targets end with eos."""
+) -> List[float]:
+    """For each sentence, the mean over its tokens of their probability or log-probability; targets end with eos."""
     dataset = LanguagePairDataset(
         [torch.tensor(source) for source in sources],
         [len(source) for source in sources],
@@ -34,12 +42,12 @@ def word_likelihood(
 
     def likelihoods(ids: List[int]) -> List[float]:
         batch = dataset.collater([dataset[i] for i in ids])
-        probabilities = model.get_normalized_probs(model(**batch["net_input"]), log_probs=False)  # B x T x V
+        probabilities = model.get_normalized_probs(model(**batch["net_input"]), log_probs=log_probs)  # B x T x V
         expected = batch["target"]
         real = expected.ne(task.target_dictionary.pad())
-        chosen = probabilities.gather(2, expected.unsqueeze(2)).squeeze(2) * real
+        chosen = probabilities.gather(2, expected.unsqueeze(2)).squeeze(2).masked_fill(~real, 0.0)
         means = dict(zip(batch["id"].tolist(), (chosen.sum(dim=1) / real.sum(dim=1)).tolist()))
         return [means[i] for i in ids]  # the collater orders them by length
 
     lengths = [(len(target), len(source)) for source, target in zip(sources, targets)]
-    return 100 * statistics.fmean(in_batches(likelihoods, by_length(lengths, 32), say, doing))
+    return in_batches(likelihoods, by_length(lengths, 32), say, doing)

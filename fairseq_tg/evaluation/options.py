@@ -16,7 +16,7 @@ class Evaluation:
     data: str = option("data directory")
     base: str = option("the base's checkpoint")
     actor: Tuple[str, ...] = option("a tg checkpoint of it; may be given several times", ())
-    subset: str = option("split to translate", "test")
+    subset: str = option("split to translate; the report takes several, as in test,test1", "test")
     threads: int = option("of every system", 1, least=1)
     text: WordOptions = field(default_factory=WordOptions, metadata={"help": "how the data was made of text"})
 

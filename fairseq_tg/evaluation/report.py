@@ -6,22 +6,25 @@ import functools
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from statistics import fmean
+from typing import Any, Dict, List, Optional, Sequence
 
+import numpy as np
 import torch
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.examples import Example, choose_examples, differing_words
-from fairseq_tg.evaluation.likelihood import word_likelihood
+from fairseq_tg.evaluation.likelihood import token_means, word_likelihood
 from fairseq_tg.evaluation.lineup import Lineup, label_actors
 from fairseq_tg.evaluation.measure import Spread, take_turns
 from fairseq_tg.evaluation.norms import NormsAt, read_norms
 from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.oracle import oracle_translations
 from fairseq_tg.evaluation.plots import Point, load_pyplot, norms_over_training, quality_and_speed
-from fairseq_tg.evaluation.scores import Scores, recovered_share, score_systems
-from fairseq_tg.evaluation.subset import read_subset
+from fairseq_tg.evaluation.scores import Scores, score_systems
+from fairseq_tg.evaluation.shares import Share, bleu_statistics, corpus_bleu, recovered_shares
+from fairseq_tg.evaluation.subset import Subset, read_subsets
 from fairseq_tg.evaluation.systems import Load, System, build_search
 from fairseq_tg.evaluation.tables import Progress, Section, as_html, as_text, in_words, settings, versions, write
 from fairseq_tg.files import make_directory
@@ -31,6 +34,17 @@ from fairseq_tg.tasks.loading import load_model
 
 #: The training's log, beside its checkpoints, if `fairseq-tg run` made them
 TRAIN_LOG = "train.log"
+#: The sets together
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class SetResult:
+    """Of a test set or a part of one; of several sets together, BLEU is the mean of theirs."""
+
+    sentences: int
+    bleu: Dict[str, float]
+    shares: Dict[str, Share]  # of the beam-4 gain, by tg system
 
 
 @dataclass
@@ -43,7 +57,8 @@ class Report:
     versions: Dict[str, str]
     speed: Dict[str, Spread] = field(default_factory=dict)  # tokens a second, sentence by sentence
     scores: Optional[Scores] = None
-    shares: Dict[str, Optional[float]] = field(default_factory=dict)  # of the beam-4 gain, by tg system
+    shares: Dict[str, Optional[float]] = field(default_factory=dict)  # of the beam-4 gain, by tg system, of all sets
+    sets: Dict[str, SetResult] = field(default_factory=dict)  # each of them, its hard half, and all together
     likelihoods: Dict[str, Dict[str, float]] = field(default_factory=dict)  # model -> translations -> P_w
     norms: Dict[str, List[NormsAt]] = field(default_factory=dict)
     helped: List[Example] = field(default_factory=list)
@@ -63,7 +78,8 @@ def make_report(options: ReportOptions) -> Report:
     found = fingerprint(base.state_dict())
     actors = label_actors(options.actor)
     models = {"base": base, **{name: _load_actor(load, path, options, found) for name, path in actors.items()}}
-    subset = read_subset(task, options.subset, base, options.text, scores_targets=True)
+    names = options.subset.split(",")
+    subset = read_subsets(task, names, base, options.text, scores_targets=True)
     make_directory(Path(options.out))
     report = Report(options, found, len(subset.sources), versions())
 
@@ -90,8 +106,9 @@ def make_report(options: ReportOptions) -> Report:
         texts = {name: [subset.words(item) for item in items] for name, items in tokens.items()}
         say("scores and significance")
         report.scores = score_systems(texts, subset.references, ["greedy", "beam 4"])
-        bleu = {name: values["BLEU"] for name, values in report.scores.values.items()}
-        report.shares = {name: recovered_share(bleu["greedy"], bleu["beam 4"], bleu[name]) for name in actors}
+        sure = token_means(base, task, subset.sources, tokens["greedy"], True, say, "how sure the base is")
+        report.sets = _by_set({name: texts[name] for name in functions}, subset, sure, list(actors))
+        report.shares = {name: report.sets[ALL].shares[name].value for name in actors}
         if len(subset.references) < 2:
             report.notes.append("one sentence is too few for a test of significance")
         judged = {"reference": subset.targets, **{k: tokens[k] for k in ("greedy", oracle, *actors) if k in tokens}}
@@ -112,6 +129,32 @@ def make_report(options: ReportOptions) -> Report:
     say.end()
     _write(report, {name: system.kind for name, system in lineup.systems.items()})
     return report
+
+
+def _by_set(
+    texts: Dict[str, List[str]], subset: Subset, sure: Sequence[float], actors: Sequence[str]
+) -> Dict[str, SetResult]:
+    """Every set, its hard half (where the base is least sure of its own greedy output), and all of them together."""
+    assert subset.references is not None
+    statistics = {name: bleu_statistics(output, subset.references) for name, output in texts.items()}
+    hard = {name: sorted(sorted(ids, key=sure.__getitem__)[: (len(ids) + 1) // 2]) for name, ids in subset.sets.items()}
+    groups: Dict[str, List[Sequence[int]]] = {}
+    for name, ids in subset.sets.items():
+        groups.update({name: [ids], f"{name}, hard half": [hard[name]]})
+    if len(subset.sets) > 1:
+        groups["all hard halves"] = list(hard.values())
+    groups[ALL] = list(subset.sets.values())
+    return {
+        group: SetResult(
+            sum(map(len, sets)),
+            {
+                name: fmean(corpus_bleu(found[np.asarray(ids)].sum(axis=0)) for ids in sets)
+                for name, found in statistics.items()
+            },
+            recovered_shares(statistics, sets, actors),
+        )
+        for group, sets in groups.items()
+    }
 
 
 def _load_actor(load: Load, path: str, options: ReportOptions, base_fingerprint: str) -> ActorModel:
@@ -144,6 +187,7 @@ def sections(report: Report) -> List[Section]:
     """The report, part by part."""
     subset, base = report.options.subset, report.base_fingerprint[:16]
     made = [Section(notes=[f"{subset}: {report.sentences:,} sentences; base {base}"]), _quality(report)]
+    made += [_sets(report)] if report.sets else []
     if report.likelihoods:
         names = list(next(iter(report.likelihoods.values())))
         rows = [[model, *(f"{row[name]:.1f}" for name in names)] for model, row in report.likelihoods.items()]
@@ -190,20 +234,39 @@ def _stars(scores: Scores, name: str, metric: str) -> str:
 
 
 def _share_lines(report: Report) -> List[str]:
-    """What of the beam's gain each actor recovers, and whether that gain is one to take shares of."""
-    if report.scores is None or not report.shares:
+    """What of the beam's gain each actor recovers, how sure that is, and whether there is a gain to take shares of."""
+    if ALL not in report.sets or not report.shares:
         return []
-    gain = report.scores.values["beam 4"]["BLEU"] - report.scores.values["greedy"]["BLEU"]
-    p = report.scores.p_values.get("greedy", {}).get("beam 4", {}).get("BLEU")
-    if gain <= 0:
+    shares = report.sets[ALL].shares
+    some = next(iter(shares.values()))
+    if some.gain <= 0:
         return ["beam 4 gains nothing over greedy: there is nothing to take a share of"]
-    lines = [
-        f"{name} recovers {share:.2f} of the {gain:.2f} BLEU that beam 4 gains over greedy"
-        for name, share in report.shares.items()
-        if share is not None
-    ]
-    chance = [f"(beam 4's gain may be chance, p = {p:.2f}: a share of it means little)"] if p and p >= 0.05 else []
-    return lines + chance
+    sets = len(report.options.subset.split(","))
+    gain = f"{some.gain:.2f} BLEU that beam 4 gains over greedy" + (f", summed over {sets} sets" if sets > 1 else "")
+    lines = [f"{name} recovers {share} of the {gain}" for name, share in shares.items()]
+    if len(shares) > 1:
+        values = [share.value for share in shares.values() if share.value is not None]
+        spread = f"from {min(values):.2f} to {max(values):.2f}"
+        lines.append(f"the mean of these {len(values)} shares is {fmean(values):.2f}, {spread}")
+    if some.doubtful > 0.025:
+        lines.append(f"(in {some.doubtful:.0%} of the samples beam 4 gains nothing: a share of it means little)")
+    return lines
+
+
+def _sets(report: Report) -> Section:
+    """BLEU and shares of every set."""
+    systems = list(next(iter(report.sets.values())).bleu)
+    rows = []
+    for name, found in report.sets.items():
+        bleu, shares = [f"{found.bleu[system]:.2f}" for system in systems], map(str, found.shares.values())
+        rows.append([name, f"{found.sentences:,}", *bleu, *shares])
+    header = ["BLEU", "sentences", *systems, *(f"share of {name}" for name in report.shares)]
+    notes = ["hard half: where the base is least sure of its greedy output, by its mean log-probability"]
+    if report.shares:
+        notes.append("share of beam 4's gain (95% interval: paired bootstrap over sentences, 1000 samples)")
+    if len(report.options.subset.split(",")) > 1:
+        notes.append("all: BLEU is the mean of the sets, the share that of their gains together")
+    return Section("Set by set", header=header, rows=rows, notes=notes)
 
 
 def _example(example: Example) -> Section:

@@ -82,8 +82,3 @@ def _paired(
         same = list(outputs[name]) == list(outputs[baseline])
         p_values[name] = {metric: 1.0 if same else found[metric][index].p_value for metric in metrics}
     return p_values
-
-
-def recovered_share(greedy: float, beam: float, tg: float) -> Optional[float]:
-    """How much of what beam search gains over greedy search the actor gains; None if it gains nothing."""
-    return (tg - greedy) / (beam - greedy) if beam > greedy else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.systems import Tokens
@@ -11,13 +11,33 @@ from fairseq_tg.text import Words
 
 
 class Subset(NamedTuple):
-    """Sentences in token ids, and in words where they are to be read; how a translation is made words."""
+    """Sentences in token ids, and in words where they are to be read; how a translation is made words.
+
+    `sets` are the splits that they come from, one after another.
+    """
 
     sources: List[Tokens]
     targets: Optional[List[Tokens]]
     source_text: List[str]
     references: Optional[List[str]]
     words: Words
+    sets: Dict[str, range]
+
+
+def read_subsets(task: Any, names: Sequence[str], *args: Any, **options: Any) -> Subset:
+    """Several splits, one after another: see `read_subset`. Without references of one, there are none of any."""
+    parts = [read_subset(task, name, *args, **options) for name in names]
+
+    def joined(field: str) -> Any:
+        lists = [getattr(part, field) for part in parts]
+        return None if any(one is None for one in lists) else [item for one in lists for item in one]
+
+    sets: Dict[str, range] = {}
+    for name, part in zip(names, parts):
+        start = sum(map(len, sets.values()))
+        sets[name] = range(start, start + len(part.sources))
+    fields = ("sources", "targets", "source_text", "references")
+    return Subset(**{field: joined(field) for field in fields}, words=parts[0].words, sets=sets)
 
 
 def read_subset(
@@ -53,4 +73,5 @@ def read_subset(
             )
     source_words = Words.of(task.source_dictionary, text, task.cfg.source_lang)
     references = None if targets is None else [words(target, reference=True) for target in targets]
-    return Subset(sources, targets, [source_words(source) for source in sources], references, words)
+    source_text = [source_words(source) for source in sources]
+    return Subset(sources, targets, source_text, references, words, {name: range(len(sources))})

@@ -194,6 +194,28 @@ def test_without_references_the_rest_is_reported(workspace, data, recipe, tmp_pa
     assert found["scores"] is None and found["speed"]["tg"]["median"] > 0
 
 
+def test_several_sets_are_pooled(workspace, data, recipe, tmp_path):
+    actor = recipe[0] / "actor" / "checkpoint_best.pt"
+    printed = report(workspace, data, tmp_path, "--actor", actor, "--subset", "test,valid", "--threads", "1")
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found["sentences"] == 12 + 30
+    sets = found["sets"]
+    assert {name: part["sentences"] for name, part in sets.items()} == {
+        "test": 12, "test, hard half": 6, "valid": 30, "valid, hard half": 15, "all hard halves": 21, "all": 42
+    }  # fmt: skip
+    systems = {"greedy", "beam 4", "tg", "tg+beam 4"}
+    assert all(set(part["bleu"]) == systems for part in sets.values())
+    for name in systems:
+        assert sets["all"]["bleu"][name] == pytest.approx(
+            (sets["test"]["bleu"][name] + sets["valid"]["bleu"][name]) / 2
+        )
+    gains = [2 * (sets["all"]["bleu"][name] - sets["all"]["bleu"]["greedy"]) for name in ("beam 4", "tg")]
+    assert sets["all"]["shares"]["tg"]["gain"] == pytest.approx(gains[0])
+    if gains[0] > 0:
+        assert found["shares"]["tg"] == pytest.approx(gains[1] / gains[0])
+    assert "valid, hard half" in printed and "mean log-probability" in printed
+
+
 def test_one_sentence_is_enough_for_scores_but_not_for_significance(workspace, data, tmp_path):
     printed = report(workspace, data, tmp_path, "--subset", "one")
     assert "one sentence is too few for a test of significance" in printed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairseq_tg.evaluation.scores import recovered_share, score_systems
+from fairseq_tg.evaluation.scores import score_systems
 
 REFERENCES = [f"the {word} dog number {i} runs over the green grass" for i, word in enumerate("abcdefghijklmnopqrst")]
 
@@ -18,9 +18,3 @@ def test_better_outputs_score_better_and_significantly() -> None:
     p = scores.p_values["greedy"]["tg"]
     assert all(value is not None and value < 0.01 for value in p.values()) and set(p) == {"BLEU", "chrF", "TER"}
     assert all((value or 0) > 0.5 for value in scores.p_values["beam 4"]["tg"].values())
-
-
-def test_share_of_the_beam_gain() -> None:
-    assert recovered_share(30.0, 32.0, 31.0) == 0.5
-    assert recovered_share(30.0, 32.0, 33.0) == 1.5
-    assert recovered_share(30.0, 29.0, 33.0) is None

@@ -1,0 +1,88 @@
+"""How much of beam search's gain over greedy search a system recovers, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence
+
+import numpy as np
+from sacrebleu.metrics import BLEU
+
+SAMPLES = 1000  # of a bootstrap
+SEED = 12345  # sacreBLEU's own
+
+
+@dataclass(frozen=True)
+class Share:
+    """(system - greedy) / (beam - greedy) in BLEU, over one set or the gains of several together.
+
+    The interval is of 95%: sentences of each set are drawn anew, with all their translations, so that both gains vary
+    together. Without a gain of the beam there is no share; where samples have none, the interval leaves them out, and
+    `doubtful` is how many there are of them.
+    """
+
+    gain: float  # of the beam, summed over the sets
+    value: Optional[float] = None
+    low: Optional[float] = None
+    high: Optional[float] = None
+    doubtful: float = 0.0
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "none: the beam gains nothing"
+        interval = "" if self.low is None else f" ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.value:.2f}{interval}"
+
+
+def bleu_statistics(outputs: Sequence[str], references: Sequence[str]) -> np.ndarray:
+    """What BLEU is made of, for each sentence: both lengths, matches and n-grams of each order. N x 10."""
+    metric = BLEU(effective_order=True)  # which a single sentence is to have; its counts are the same
+    found = [metric.sentence_score(output, [reference]) for output, reference in zip(outputs, references)]
+    return np.array([[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found], dtype=np.int64)
+
+
+def corpus_bleu(sums: np.ndarray) -> float:
+    """sacreBLEU's corpus BLEU of statistics that were added up."""
+    sys_len, ref_len, *rest = sums.tolist()
+    return BLEU.compute_bleu(rest[:4], rest[4:], sys_len, ref_len, smooth_method="exp").score
+
+
+def recovered_shares(
+    statistics: Mapping[str, np.ndarray], sets: Sequence[Sequence[int]], systems: Sequence[str], beam: str = "beam 4"
+) -> Dict[str, Share]:
+    """The share of each system, pooled over sets of sentences.
+
+    Args:
+        statistics: of `greedy`, of `beam` and of the systems, for all sentences.
+        sets: the sentences of each set.
+    """
+    names = ["greedy", beam, *systems]
+    generator = np.random.default_rng(SEED)
+    found, samples = np.zeros((1, len(names))), np.zeros((SAMPLES, len(names)))
+    for one in sets:
+        found += _scores(statistics, names, np.ones((1, len(one)), dtype=np.int64), one)
+        samples += _scores(statistics, names, generator.multinomial(len(one), [1 / len(one)] * len(one), SAMPLES), one)
+    if min(map(len, sets)) < 2:
+        samples = samples[:0]  # one sentence is all that can be drawn
+    return {name: _share(found[0], samples, 2 + index) for index, name in enumerate(systems)}
+
+
+def _scores(
+    statistics: Mapping[str, np.ndarray], names: List[str], draws: np.ndarray, sentences: Sequence[int]
+) -> np.ndarray:
+    """BLEU of every system for every draw (how often each sentence was drawn). draws: S x N -> S x systems."""
+    sums = [draws @ statistics[name][np.asarray(sentences)] for name in names]
+    return np.array([[corpus_bleu(row) for row in of_system] for of_system in sums]).T
+
+
+def _share(found: np.ndarray, samples: np.ndarray, system: int) -> Share:
+    gain = float(found[1] - found[0])
+    if gain <= 0:
+        return Share(gain)
+    value = float((found[system] - found[0]) / gain)
+    if not len(samples):
+        return Share(gain, value)
+    gains = samples[:, 1] - samples[:, 0]
+    kept = gains > 0
+    low, high = np.percentile((samples[kept, system] - samples[kept, 0]) / gains[kept], [2.5, 97.5])
+    return Share(gain, value, float(low), float(high), float(1 - kept.mean()))
