@@ -51,7 +51,7 @@ def test_the_vocabulary_is_looked_through_once(monkeypatch) -> None:
     [
         (TextOptions(tokenizer="mose"), "--tokenizer mose: fairseq has moses, nltk, space"),
         (TextOptions(bpe="bpe"), "--bpe bpe: fairseq has .*sentencepiece"),
-        (TextOptions(bpe="sentencepiece", sentencepiece_model="none.model"), "--bpe sentencepiece, .*none.model"),
+        (TextOptions(bpe="sentencepiece", sentencepiece_model="none.model"), "--bpe sentencepiece cannot .*none.model"),
     ],
 )
 def test_what_cannot_be_decoded_is_said(given: TextOptions, message: str) -> None:
