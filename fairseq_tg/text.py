@@ -27,14 +27,19 @@ class Words:
     @classmethod
     def of(cls, dictionary: Any, options: WordOptions, language: str) -> Words:
         given = Namespace(target_lang=language, **options.given())
-        for flag, known in (("bpe", encoders.BPE_REGISTRY), ("tokenizer", encoders.TOKENIZER_REGISTRY)):
-            name = getattr(given, flag, None)
+        made: Dict[str, Any] = {}
+        for flag, known, make in (
+            ("bpe", encoders.BPE_REGISTRY, encoders.build_bpe),
+            ("tokenizer", encoders.TOKENIZER_REGISTRY, encoders.build_tokenizer),
+        ):
+            name = getattr(options, flag)
             if name is not None and name not in known:
                 raise UserError(f"--{flag} {name}: fairseq has {', '.join(sorted(known))}")
-        try:
-            return cls(dictionary, encoders.build_bpe(given), encoders.build_tokenizer(given))
-        except Exception as error:  # a library or a file that is not there, said in many ways
-            raise UserError(f"--bpe {options.bpe}, --tokenizer {options.tokenizer}: {error}") from None
+            try:
+                made[flag] = make(given)
+            except Exception as error:  # a library or a file that is not there, said in many ways
+                raise UserError(f"--{flag} {name} cannot be used: {error}") from None
+        return cls(dictionary, **made)
 
     def __call__(self, tokens: Sequence[int], reference: bool = False) -> str:
         """An unknown word of a reference is written in another way, so that to give out an unknown word is no match."""

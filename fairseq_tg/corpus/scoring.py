@@ -2,12 +2,14 @@
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 from dataclasses import dataclass
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from fairseq.dataclass import FairseqDataclass
 from fairseq.scoring import register_scorer
 from omegaconf import DictConfig, OmegaConf, open_dict
 from sacrebleu.metrics import BLEU
+
+ORDER = 4
 
 
 @dataclass
@@ -21,17 +23,16 @@ class WordBLEU:
 
     def __init__(self, cfg: Any = None) -> None:
         self._metric = BLEU(effective_order=True)  # which a single sentence is to have; its counts are the same
-        self._sums: List[int] = []
+        self._sums = [0] * (2 + 2 * ORDER)
 
     def add_string(self, ref: str, pred: str) -> None:
         found = self._metric.sentence_score(pred, [ref])
-        counts = [found.sys_len, found.ref_len, *found.counts, *found.totals]
-        self._sums = [a + b for a, b in zip(self._sums or [0] * len(counts), counts)]
+        counts = found.sys_len, found.ref_len, *found.counts, *found.totals
+        self._sums = [total + count for total, count in zip(self._sums, counts)]
 
     def _score(self) -> Any:
-        sums = self._sums or [0] * 10
-        orders = (len(sums) - 2) // 2
-        return BLEU.compute_bleu(sums[2 : 2 + orders], sums[2 + orders :], sums[0], sums[1], smooth_method="exp")
+        sys_len, ref_len, *grams = self._sums
+        return BLEU.compute_bleu(grams[:ORDER], grams[ORDER:], sys_len, ref_len, smooth_method="exp")
 
     def score(self) -> float:
         return self._score().score

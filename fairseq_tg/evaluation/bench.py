@@ -63,6 +63,8 @@ class Result:
 def run(options: BenchOptions) -> Result:
     """Measure everything, and write the tables, the numbers and a plot to the output directory."""
     actors, say = label_actors(options.actor), Progress()
+    if options.peer:
+        import_ctranslate2(f"--peer {options.peer}")  # if it is not there, that is found now
     load: Load = functools.cache(load_model)
     model, task = load(options.base, options.data)
     subset = read_subset(task, options.subset, model, options.text, options.batched_sentences)
@@ -118,7 +120,6 @@ def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path
             say(f"compiling {path}")
             lineup.add_compiled(label, path, out)
     if options.peer:
-        import_ctranslate2("--peer ctranslate2")
         say("converting for CTranslate2")
         lineup.add_converted("", options.base, [1, 4], out)
         if options.cont:

@@ -13,6 +13,7 @@ from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.report import make_report
+from fairseq_tg.evaluation.subset import read_subset
 from fairseq_tg.files import make_directory
 from fairseq_tg.launch.shards import build_locally
 from fairseq_tg.models.base import ActorModel, Base, read_base
@@ -21,7 +22,6 @@ from fairseq_tg.recipe.options import Recipe
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import train
 from fairseq_tg.tasks.loading import load_model
-from fairseq_tg.text import Words
 
 FAMILIES = ("transformer", "lstm", "fconv")
 
@@ -35,6 +35,7 @@ def run(recipe: Recipe) -> Path:
     if isinstance(model, ActorModel):
         raise UserError(f"--base {recipe.base} has actors already: give the checkpoint of a model without")
     check(recipe, task, (recipe.subset,))
+    read_subset(task, recipe.subset, model, recipe.text, scores_targets=True)  # as the report will
     out = Path(recipe.out)
     make_directory(out)
 
@@ -76,7 +77,6 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
     get_objective(recipe.objective)
     get_selection(recipe.selection)
-    Words.of(task.target_dictionary, recipe.text, task.cfg.target_lang)
     ACTORS[recipe.training.actor]
     for split in ("train", "valid", *splits):
         if not split_files(Path(recipe.data), split, [task.cfg.source_lang, task.cfg.target_lang]):

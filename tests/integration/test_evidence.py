@@ -244,7 +244,7 @@ def test_bad_input(workspace, data, recipe, tmp_path):
         run_tg("report", *flags)
     with pytest.raises(UserError, match="has actors: give the checkpoint they were trained on"):
         run_tg("report", "--data", data, "--base", actor, "--out", tmp_path / "none")
-    for command in ("report", "bench"):
+    for command in ("report", "bench", "run"):
         flags = ["--data", data, "--base", workspace.bases["fconv"], "--subset", "long", "--out", tmp_path / "none"]
         with pytest.raises(
             UserError, match=r"'long' has a sentence of 1101 tokens, and the model takes up to 10\d\d: give"

@@ -52,7 +52,7 @@ def test_the_vocabulary_is_looked_through_once(monkeypatch) -> None:
     [
         (WordOptions(tokenizer="mose"), "--tokenizer mose: fairseq has moses, nltk, space"),
         (WordOptions(bpe="bpe"), "--bpe bpe: fairseq has .*sentencepiece"),
-        (WordOptions(bpe="sentencepiece", sentencepiece_model="none.model"), "--bpe sentencepiece, .*none.model"),
+        (WordOptions(bpe="sentencepiece", sentencepiece_model="none.model"), "--bpe sentencepiece cannot .*none.model"),
     ],
 )
 def test_what_cannot_be_decoded_is_said(given: WordOptions, message: str) -> None:
