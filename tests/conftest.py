@@ -21,7 +21,7 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq_cli import generate, preprocess, train
+from fairseq_cli import generate, interactive, preprocess, train
 from omegaconf import OmegaConf
 
 import fairseq_tg
@@ -34,6 +34,7 @@ COMMANDS: Dict[str, Callable[[], None]] = {
     "fairseq-preprocess": preprocess.cli_main,
     "fairseq-train": train.cli_main,
     "fairseq-generate": generate.cli_main,
+    "fairseq-interactive": interactive.cli_main,
 }
 
 TRANSFORMER = """--arch transformer --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-layers 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -180,6 +181,23 @@ class ActorModel(BaseFairseqModel):
         if layers not in ("all", "last"):
             raise UserError(f"--actor-layers {layers}: give all or last")
         return seams if layers == "all" else seams[-1:]
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name_or_path: str,
+        checkpoint_file: str = "model.pt",
+        data_name_or_path: str = ".",
+        actor_weights: Optional[str] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """fairseq's hub interface to a tg checkpoint; with `actor_weights`, an actor file, to the base it is for."""
+        kwargs.setdefault("no_beamable_mm", True)  # else a fconv model is made for one beam, whatever it is asked for
+        if actor_weights is not None:  # the checkpoint names another task; fairseq leaves the rest of a task given so
+            local = data_name_or_path.startswith(".")
+            data = os.path.join(model_name_or_path, data_name_or_path) if local else data_name_or_path
+            kwargs["task"] = {"_name": "tg_translation", "data": data, "actor_weights": actor_weights}
+        return super().from_pretrained(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
 
     # Training
 

@@ -1,0 +1,64 @@
+"""Which native engine there is, and what a machine without it, or without a Unix, is told and can do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairseq_tg import __version__, cli
+from fairseq_tg.compiled import engine
+from tests.conftest import REPO
+
+FIXTURE = REPO / "tests" / "fixtures" / "fairseq-0.12.3"
+
+
+def version(capsys: pytest.CaptureFixture) -> str:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code in (None, 0)
+    return capsys.readouterr().out
+
+
+def test_the_version_names_the_engine(capsys: pytest.CaptureFixture) -> None:
+    name = {engine.AVX2: "avx2", engine.GENERIC: "generic"}[engine.best_library()]
+    assert version(capsys) == f"fairseq_tg {__version__}, native engine: {name}\n"
+
+
+def test_the_version_says_why_there_is_no_engine(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(engine, "library_path", lambda name: tmp_path / f"{name}.so")
+    remedy = "install fairseq_tg again where there is a C++ compiler"
+    expected = f"fairseq_tg {__version__}, native engine: not built (it is not there); {remedy}\n"
+    assert version(capsys) == expected
+    monkeypatch.setattr(engine, "build_failure", lambda name: "command 'g++' failed")
+    assert version(capsys) == expected.replace("it is not there", "command 'g++' failed")
+
+
+def test_the_version_says_why_there_is_no_better_engine(
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = engine.library_path
+    monkeypatch.setattr(engine, "library_path", lambda name: own(name) if name == engine.GENERIC else tmp_path / name)
+    monkeypatch.setattr(engine, "build_failure", lambda name: "no -mavx2" if name == engine.AVX2 else "")
+    assert version(capsys) == f"fairseq_tg {__version__}, native engine: generic (avx2: no -mavx2)\n"
+
+
+@pytest.mark.parametrize("missing", [[], ["fcntl"]], ids=["Unix", "elsewhere"])
+def test_a_compiled_model_needs_neither_torch_nor_fairseq_nor_a_unix(missing: list) -> None:
+    """Windows has no fcntl."""
+    code = f"""
+import sys
+sys.modules.update(dict.fromkeys({["torch", "fairseq", *missing]}))
+import fairseq_tg.compiled as compiled
+print(compiled.Translator.load({str(FIXTURE / "transformer.tg")!r}).translate(["w1 w2"]))
+from fairseq_tg.cli import main
+main(["--version"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=REPO)
+    assert done.returncode == 0, done.stderr
+    translation, found = done.stdout.splitlines()
+    assert translation.startswith("['W") and found.startswith(f"fairseq_tg {__version__}, native engine: ")
