@@ -160,6 +160,7 @@ def prepare(
     for path, label in trained:
         if label != "cont.":  # which fairseq decodes as it decodes the base
             add(f"fairseq greedy {label}", "fairseq", path)
+            add(f"fairseq beam 4 {label}", "fairseq", path, 4)
         add(f"fast greedy {label}", "fast", path)
         if not compilable:
             continue
