@@ -20,10 +20,11 @@ STYLE = """
     .point, .range { stroke: #0969da; stroke-width: 2 } .base { fill: #ffffff } .tg { fill: #0969da }
     .step { stroke: #8c959f; stroke-width: 1.5; stroke-dasharray: 4 3 }
     text { fill: #1f2328; font-size: 14px } .small { font-size: 12px; fill: #57606a } .name { font-weight: bold }
+    .halo { stroke: #ffffff; stroke-width: 5; stroke-linejoin: round }
     @media (prefers-color-scheme: dark) {
       .card { fill: #161b22; stroke: #3d444d } .grid { stroke: #2f353d } .axis { stroke: #9198a1 }
       .point, .range { stroke: #4493f8 } .base { fill: #161b22 } .tg { fill: #4493f8 } .step { stroke: #7d8590 }
-      text { fill: #e6edf3 } .small { fill: #9198a1 }
+      text { fill: #e6edf3 } .small { fill: #9198a1 } .halo { stroke: #161b22 }
     }"""
 ENGINE = "fairseq "
 MODES = {"single": "sentence by sentence", "batched": "in batches of {batch_size}"}
@@ -55,7 +56,9 @@ def panel(bench: Dict[str, Any], mode: str, left: float) -> List[str]:
         drawn.append(f'<text class="small" text-anchor="middle" x="{x(tick):.1f}" y="{HEIGHT - 38}">{tick:,}</text>')
     for half in range(int(2 * min(scores)) - 1, int(2 * max(scores)) + 2):
         if TOP <= y(half / 2) <= HEIGHT - BOTTOM:
-            drawn.append(f'<line class="grid" x1="{x(0)}" x2="{x(most)}" y1="{y(half / 2):.1f}" y2="{y(half / 2):.1f}"/>')
+            drawn.append(
+                f'<line class="grid" x1="{x(0)}" x2="{x(most)}" y1="{y(half / 2):.1f}" y2="{y(half / 2):.1f}"/>'
+            )
             drawn.append(
                 f'<text class="small" text-anchor="end" x="{x(0) - 6}" y="{y(half / 2) + 4:.1f}">{half / 2}</text>'
             )
@@ -72,8 +75,10 @@ def panel(bench: Dict[str, Any], mode: str, left: float) -> List[str]:
         kind = "tg" if " tg" in name else "base"
         drawn.append(f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{py:.1f}" y2="{py:.1f}"/>')
         drawn.append(f'<circle class="point {kind}" cx="{px:.1f}" cy="{py:.1f}" r="5"/>')
-        side, at = ("start", px + 8) if kind == "tg" else ("end", px - 8)
-        drawn.append(f'<text class="name" text-anchor="{side}" x="{at:.1f}" y="{py - 8:.1f}">{called(name)}</text>')
+        side, at = ("start", high + 12) if kind == "tg" else ("end", low - 12)
+        for look in ("name halo", "name"):  # a line behind it does not cross it
+            place = f'text-anchor="{side}" x="{at:.1f}" y="{py + 5:.1f}"'
+            drawn.append(f'<text class="{look}" {place}>{called(name)}</text>')
     return drawn
 
 

@@ -1,6 +1,6 @@
 """Write docs/reference.md, every option there is, from the parsers and dataclasses that define them.
 
-    python docs/make_reference.py        after a change to an option; a test compares the file with what this gives
+python docs/make_reference.py        after a change to an option; a test compares the file with what this gives
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ INTRODUCTION = """# Reference: all options
 Made by `python docs/make_reference.py` from the parsers and dataclasses themselves: change those, not this page.
 `--help` of every command says the same.
 
-The options of model, task and criterion work in `fairseq-train`, `fairseq-generate` and `fairseq-interactive` as they are
-written here, and in `fairseq-hydra-train` as `model.actor_rank=16`, `task.kbest_dir=pseudo-bin`, `criterion.label_smoothing=0.1`.
+The options of model, task and criterion work in fairseq's commands as they are written here, and in `fairseq-hydra-train`
+as `model.actor_rank=16`, `task.kbest_dir=pseudo-bin`, `criterion.label_smoothing=0.1`.
 """
 Row = Tuple[str, str]
 
