@@ -24,7 +24,7 @@ INTRODUCTION = """# Reference: all options
 Made by `python docs/make_reference.py` from the parsers and dataclasses themselves: change those, not this page.
 `--help` of every command says the same.
 
-The options of model, task and criterion work in fairseq's commands as they are written here, and in `fairseq-hydra-train`
+The options of model, task and criterion work in fairseq's commands as written here, and in `fairseq-hydra-train`
 as `model.actor_rank=16`, `task.kbest_dir=pseudo-bin`, `criterion.label_smoothing=0.1`.
 """
 Row = Tuple[str, str]
