@@ -115,6 +115,7 @@ def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path
     for label, path in {**actors, **({"cont.": options.cont} if options.cont else {})}.items():
         if label != "cont.":  # which fairseq decodes as it decodes the base
             lineup.add(f"fairseq greedy {label}", "fairseq", path)
+            lineup.add(f"fairseq beam 4 {label}", "fairseq", path, 4)
         lineup.add(f"fast greedy {label}", "fast", path)
         if compilable:
             say(f"compiling {path}")

@@ -1,0 +1,9 @@
+#!/usr/bin/env bash
+# The commands of docs/results.md for the Transformer on Multi30k, from a directory with its bin/ and transformer.pt, and fairseq_tg/.
+set -euo pipefail
+fairseq-generate bin --user-dir fairseq_tg --task tg_translation --path transformer.pt --gen-subset train --beam 35 --batch-size 16 \
+    --kbest-dir pseudo35 --kbest-jsonl --kbest-engine ctranslate2 --objective sbleu+2 --num-workers 0 --cpu
+fairseq-train pseudo35 --user-dir fairseq_tg --task tg_translation --arch tg_transformer --base-checkpoint transformer.pt --actor rnn \
+    --criterion actor_cross_entropy --label-smoothing 0.1 --optimizer adam --lr 3e-3 --clip-norm 1.0 --lr-scheduler polynomial_decay \
+    --warmup-updates 100 --total-num-update 1150 --max-update 1150 --end-learning-rate 0 --max-tokens 2048 --seed 1 --no-epoch-checkpoints
+fairseq-tg report --data bin --base transformer.pt --actor checkpoints/checkpoint_last.pt --subset test --out report
