@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from fairseq.data import encoders
 

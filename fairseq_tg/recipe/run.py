@@ -13,7 +13,7 @@ from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.report import make_report
-from fairseq_tg.evaluation.subset import read_subset
+from fairseq_tg.evaluation.subset import read_subsets
 from fairseq_tg.files import make_directory
 from fairseq_tg.launch.shards import build_locally
 from fairseq_tg.models.base import ActorModel, Base, read_base
@@ -34,8 +34,9 @@ def run(recipe: Recipe) -> Path:
     model, task = load_model(recipe.base, recipe.data)
     if isinstance(model, ActorModel):
         raise UserError(f"--base {recipe.base} has actors already: give the checkpoint of a model without")
-    check(recipe, task, (recipe.subset,))
-    read_subset(task, recipe.subset, model, recipe.text, scores_targets=True)  # as the report will
+    subsets = recipe.subset.split(",")
+    check(recipe, task, subsets)
+    read_subsets(task, subsets, model, recipe.text, scores_targets=True)  # as the report will
     out = Path(recipe.out)
     make_directory(out)
 
@@ -65,8 +66,9 @@ def run(recipe: Recipe) -> Path:
         text=recipe.text,
     )
     settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
-    settings["data"] = hash_data(Path(recipe.data), recipe.subset, [task.cfg.source_lang, task.cfg.target_lang])
-    stage = Stage(out / "report", {**settings, **recipe.text.given()})
+    pair = [task.cfg.source_lang, task.cfg.target_lang]
+    hashes = {f"data {name}": hash_data(Path(recipe.data), name, pair) for name in subsets}
+    stage = Stage(out / "report", {**settings, **hashes, **recipe.text.given()})
     if not stage.is_done():
         with stage.doing(["report.html", "report.json", "report.txt"]):
             make_report(options)

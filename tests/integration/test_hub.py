@@ -50,6 +50,4 @@ def test_translations_are_those_of_fairseq_interactive(family: str, tmp_path: Pa
 
 def test_an_actor_file_of_another_base_is_refused() -> None:
     with pytest.raises(UserError, match="lstm"):
-        TGTransformerModel.from_pretrained(
-            str(FILES), "transformer.pt", actor_weights=str(FILES / "lstm.safetensors")
-        )
+        TGTransformerModel.from_pretrained(str(FILES), "transformer.pt", actor_weights=str(FILES / "lstm.safetensors"))
