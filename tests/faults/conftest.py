@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple, Union
 
 import pytest
 
+from fairseq_tg.errors import user_error_in
 from tests.integration.conftest import data  # noqa: F401 (the corpora are built of the same sentences)
 from tests.integration.corpora import FORK
 
@@ -76,10 +77,10 @@ def in_child(
         before()
         try:
             function(*args)
-        except SystemExit as end:
+        except Exception as error:
             _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-            Path(errors).write_text(str(end.code))
+            Path(errors).write_text(str(user_error_in(error) or "no error of the user's"))
             raise
 
     process = FORK.Process(target=body)

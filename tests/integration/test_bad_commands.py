@@ -9,6 +9,7 @@ from typing import Any, Dict
 
 import pytest
 
+from fairseq_tg.errors import UserError
 from tests.conftest import Workspace, run_tg
 
 RECIPE = "--data {data} --base {lstm} --out out"
@@ -127,10 +128,9 @@ def test_one_line_and_nothing_left(names, tmp_path, monkeypatch, capfd, command)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.pt").write_text("not a checkpoint\n")
     before = contents(tmp_path)
-    with pytest.raises(SystemExit) as end:
+    with pytest.raises(UserError) as end:
         run_tg(*command.format(**names).split())
-    assert end.value.code not in (0, None)
-    line = str(end.value.code)
+    line = str(end.value)
     assert line.startswith("fairseq_tg: error: ") and "\n" not in line
     assert CASES[command] in line
     assert "Traceback" not in capfd.readouterr().err
@@ -143,5 +143,5 @@ def test_a_directory_that_cannot_be_written_to(names, tmp_path):
     """/proc takes no files, not even of root."""
     assert os.path.isdir("/proc")
     for command in ("run --data {data} --base {lstm} --out /proc/out", f"actor export {names['tg']} /proc/a"):
-        with pytest.raises(SystemExit, match="/proc"):
+        with pytest.raises(UserError, match="/proc"):
             run_tg(*command.format(**names).split())
