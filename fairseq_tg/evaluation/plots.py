@@ -47,7 +47,8 @@ def quality_and_speed(points: Sequence[Point], metric: str) -> Optional[bytes]:
         for number, (name, kind, speed, score) in enumerate(points, start=1):
             around = [[speed.median - speed.low], [speed.high - speed.median]]
             shape = "s" if "tg" in name else "o"
-            axes.errorbar(speed.median, score, xerr=around, fmt=shape, color=COLORS[kind], label=f"{number}  {name}")
+            label = f"{number}  {name}" if kind in name.lower() else f"{number}  {name} ({kind})"
+            axes.errorbar(speed.median, score, xerr=around, fmt=shape, color=COLORS[kind], label=label)
             above = 5 if number % 2 else -12  # neighbours keep apart
             axes.annotate(str(number), (speed.median, score), textcoords="offset points", xytext=(4, above), fontsize=8)
         axes.set_xscale("log")
