@@ -5,6 +5,7 @@
 #   make test-compat   the tests with fairseq 0.12.2, Python 3.10 and torch 2.2 (several gigabytes are fetched)
 #   make test-sanitizers   the native engine under AddressSanitizer, UBSan and ThreadSanitizer (needs g++)
 #   make test-faults   the long tests of kills, full disks and damage
+#   make test-slurm    builds and trainings on a Slurm cluster that it starts (needs Debian's slurm-wlm and munge)
 #   make audit         known vulnerabilities of the pinned versions (asks PyPI)
 
 PYTHON ?= python3
@@ -17,7 +18,7 @@ SETUP := $(VENV)/.complete
 PYTHON310 ?= $(shell for python in python3.10 $$HOME/.pyenv/versions/3.10*/bin/python3.10; do \
 	$$python -c '' 2> /dev/null && echo $$python && break; done)
 
-.PHONY: setup test test-compat test-faults test-sanitizers audit lint demo bench clean
+.PHONY: setup test test-compat test-faults test-sanitizers test-slurm audit lint demo bench clean
 
 setup: $(SETUP)
 
@@ -46,6 +47,9 @@ test-faults: $(SETUP)
 
 test-sanitizers: $(SETUP)
 	$(VENV)/bin/python tests/sanitizers/run.py
+
+test-slurm: $(SETUP)
+	$(VENV)/bin/python -m pytest tests/slurm
 
 audit:
 	$(PYTHON) -m venv .venv-audit

@@ -273,6 +273,8 @@ def get_parser() -> argparse.ArgumentParser:
 def main(argv: Optional[List[str]] = None) -> None:
     report_in_one_line()
     args = get_parser().parse_args(argv)
+    if args.run is not _translate:
+        import fairseq  # noqa: F401 (it brings the plugin: now, and not in the middle of a module that the plugin needs)
     logging.disable(logging.INFO)  # fairseq tells of every dictionary, and torch warns of fairseq
     try:
         with warnings.catch_warnings():

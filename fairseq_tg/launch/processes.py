@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -66,10 +66,8 @@ def failure(name: str, how: str, log: Optional[Path]) -> UserError:
 
 def _start(command: Command, threads: int) -> subprocess.Popen:
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    if command.log is None:
-        return subprocess.Popen(command.words, env=environment)
-    with open(command.log, "w") as log:
-        return subprocess.Popen(command.words, env=environment, stdout=log, stderr=subprocess.STDOUT)
+    with open(command.log, "w") if command.log else nullcontext() as log:
+        return subprocess.Popen(command.words, env=environment, stdout=log, stderr=log)
 
 
 def _wait(ended: Queue[Tuple[Command, int]], show: Callable[[], None]) -> Tuple[Command, int]:

@@ -36,7 +36,7 @@ def build_locally(flags: List[str], directory: str, shards: int, threads: Option
                 bar.refresh()
 
             run_all(commands, threads or max(1, (os.cpu_count() or 1) // shards), show)
-    return _complete(directory)
+    return _complete(corpus)
 
 
 def build_on_slurm(
@@ -51,8 +51,8 @@ def build_on_slurm(
     if not _is_finished(corpus, flags):
         logs, place = Path(f"{directory}.logs"), _place("$SLURM_ARRAY_TASK_ID", shards)
         job = Job("corpus", logs, _generate(flags), place, threads, {**options, "ntasks": "1"}, shards)
-        job.run(lambda: "; {:,} of {:,} sentences".format(*_progress(corpus)))
-    return _complete(directory)
+        job.run(lambda: "; {:,} of {:,} sentences".format(*_progress(corpus)) if corpus.manifest else "")
+    return _complete(corpus)
 
 
 def _generate(flags: List[str]) -> List[str]:
@@ -96,9 +96,6 @@ def _is_finished(corpus: CorpusDirectory, flags: List[str]) -> bool:
     return True
 
 
-def _complete(directory: str) -> Dict[str, Any]:
-    corpus = CorpusDirectory(directory)
-    manifest = corpus.manifest
-    if manifest is not None and corpus.complete:
-        return manifest
-    return merge([directory], directory)
+def _complete(corpus: CorpusDirectory) -> Dict[str, Any]:
+    manifest = corpus.manifest  # complete if it was finished, or has one shard
+    return manifest if manifest and corpus.complete else merge([str(corpus.path)], str(corpus.path))

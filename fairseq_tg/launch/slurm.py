@@ -20,7 +20,7 @@ from typing import Callable, Dict, List
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import make_directory
-from fairseq_tg.launch.processes import failure
+from fairseq_tg.launch.processes import OURS, failure
 
 #: What a job runs. Slurm queues it again when it is preempted or has lost its machine. Shortly before its time is out
 #: (USR2), or when Slurm has ended the command but not the job (143: SIGTERM), it queues itself again; not for ever.
@@ -32,7 +32,7 @@ export OMP_NUM_THREADS={threads} FIRST_NODE=$(hostname)
 trap again USR2
 srun --kill-on-bad-exit=1 --cpus-per-task={threads} bash -c {command} &
 while wait $!; status=$?; kill -0 $! 2> /dev/null; do :; done
-[ $status = 143 ] && again
+[ $status = 143 ] && sleep 5 && again  # a job that was cancelled does not live that long
 echo $status > {logs}/$me.status
 exit $status
 """
@@ -71,8 +71,7 @@ class Job:
         Args:
             progress: says how far it is.
         """
-        make_directory(self.logs)
-        logs = self.logs.absolute()
+        logs = self.logs.resolve()
         command = f"exec {shlex.join(self.words)} {' '.join(self.place)}"
         script = SCRIPT.format(logs=shlex.quote(str(logs)), threads=self.threads, command=shlex.quote(command))
         here, what = (hashlib.sha256(text.encode()).hexdigest()[:8] for text in (str(logs), f"{self.size}{script}"))
@@ -92,6 +91,7 @@ class Job:
             ) from None
 
     def _submit(self, script: str, name: str) -> str:
+        make_directory(self.logs)
         options = dict(self.options)
         at_once = options.pop("array-parallelism", str(self.size))
         own = {
@@ -100,7 +100,7 @@ class Job:
             **options,
             "job-name": name,
             "array": f"0-{self.size - 1}%{at_once}",
-            "output": f"{self.logs.absolute()}/%A_%a.log",
+            "output": f"{self.logs.resolve()}/%A_%a.log",
             "open-mode": "append",
         }
         flags = [f"--{option}={value}" for option, value in own.items()]
@@ -117,7 +117,7 @@ class Job:
                 counts = Counter(state.lower().replace("_", " ") for state in states.values())
                 line = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
             except UserError as error:  # it comes back; the jobs go on without it
-                states, line = {}, str(error)
+                states, line = {}, str(error).partition(OURS)[2]
             if line != said or now - said_at > 60:
                 print(f"job {number}: {line}{progress()}", file=sys.stderr, flush=True)
                 said, said_at = line, now
