@@ -23,6 +23,7 @@ class OracleGenerator:
         search: finds the k-best lists.
         greedy: finds the base's greedy output, for the selections that need it.
         to_text: makes words of dictionary ids; of those of a reference, if its second argument says so.
+        task: says what of a target are its words.
     """
 
     def __init__(
@@ -33,8 +34,7 @@ class OracleGenerator:
         objective: Objective,
         selection: Selection,
         to_text: Callable[..., str],
-        padding_idx: int,
-        eos: int,
+        task: Any,
     ) -> None:
         self.build = build
         self.search = search
@@ -42,19 +42,21 @@ class OracleGenerator:
         self.objective = objective
         self.selection = selection
         self.to_text = to_text
-        self.padding_idx = padding_idx
-        self.eos = eos
+        self.task = task
+        self.padding_idx = task.target_dictionary.pad()
+        self.eos = task.target_dictionary.eos()
+        self.symbols_to_strip_from_output = {self.eos, *task.marks}  # where fairseq-generate prints references
 
     @torch.no_grad()
     def generate(self, models: List[Any], sample: Dict[str, Any], **kwargs: Any) -> List[List[Dict[str, Any]]]:
         ids = sample["id"].tolist()
         known = [self.build.known(i) for i in ids]
         decode = any(sentence is None for sentence, _ in known)
-        lists = self.search(models, sample) if decode else [s.hypotheses for s, _ in known if s is not None]
+        lists = self.search(models, sample, **kwargs) if decode else [s.hypotheses for s, _ in known if s is not None]
         own = all(own for _, own in known) and not decode
         greedy: Optional[List[Optional[Hypothesis]]] = None
         if self.selection.needs_greedy and not own:
-            greedy = [hypotheses[0] for hypotheses in self.greedy(models, sample)]
+            greedy = [hypotheses[0] for hypotheses in self.greedy(models, sample, **kwargs)]
         outputs = []
         for row, (sentence_id, hypotheses) in enumerate(zip(ids, lists)):
             stored = known[row][0]
@@ -101,7 +103,7 @@ class OracleGenerator:
         }
 
     def _ids(self, tokens: Tensor) -> List[int]:
-        return [token for token in tokens.tolist() if token != self.padding_idx]
+        return self.task.strip([token for token in tokens.tolist() if token != self.padding_idx])
 
 
 def _chosen_first(sentence: Sentence) -> List[Hypothesis]:

@@ -15,9 +15,10 @@ from fairseq.data.iterators import EpochBatchIterator
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.corpus.build import Build, describe, parse_shard
-from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file
+from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file, record_pairs
 from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search
 from fairseq_tg.corpus.oracle import OracleGenerator
+from fairseq_tg.corpus.pairs import Pair, PairsDataset
 from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
@@ -60,7 +61,7 @@ class CorpusRun:
         self.build: Optional[Build] = None
         bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
-        self.to_text = Words(task.target_dictionary, bpe, tokenizer, root.common_eval.post_process)
+        self.to_text = Words(task.target_dictionary, bpe, tokenizer, root.common_eval.post_process, task.marks)
         self.subwords = self.to_text.subwords
         score_words(root, self.subwords)
 
@@ -96,15 +97,17 @@ class CorpusRun:
         paths = utils.split_paths(self.root.common_eval.path)
         actors = utils.split_paths(self.cfg.actor_weights) if self.cfg.actor_weights else []
         language_models = [generation.lm_path] if generation.lm_path else []
+        pairs = self._pairs(dataset)
+        marks = self.task.mark_options()
         return {
             "base": [fingerprint(load_checkpoint(path)["model"]) for path in (*paths, *language_models)],
             "actors": [hash_file(Path(path)) for path in actors],
             "model_overrides": self.root.common_eval.model_overrides,
             "fp16": self.root.common.fp16,
-            "data_hash": hash_data(Path(self.cfg.data), data.gen_subset, [self.cfg.source_lang, self.cfg.target_lang]),
+            "data_hash": hash_data(Path(self.cfg.data), data.gen_subset, pairs),
             "subset": data.gen_subset,
-            "languages": [self.cfg.source_lang, self.cfg.target_lang],
-            "sentences": len(dataset),
+            **record_pairs(pairs),
+            **({"marks": marks} if marks else {}),
             "beam": generation.beam,
             "search": {name: generation.get(name) for name in SEARCH_OPTIONS},
             "engine": self.cfg.kbest_engine,
@@ -116,6 +119,11 @@ class CorpusRun:
             "text": {"subwords": self.subwords, "bpe": _plain(self.root.bpe), "tokenizer": _plain(self.root.tokenizer)},
             "keep_kbest": self.cfg.kbest_jsonl,
         }
+
+    def _pairs(self, dataset: Any) -> List[Pair]:
+        if isinstance(dataset, PairsDataset):
+            return dataset.pairs
+        return [Pair(self.cfg.source_lang, self.cfg.target_lang, len(dataset))]
 
     # What fairseq-generate asks the task for
 
@@ -138,7 +146,7 @@ class CorpusRun:
         self.build = Build(directory, recipe, self.shard)
         if self.cfg.kbest_from:
             self.build.reuse(self.cfg.kbest_from)
-        skip = find_unusable(dataset, max_positions, max_tokens, self.selection.needs_reference)
+        skip = find_unusable(dataset, max_positions, max_tokens, self.selection.needs_reference, self.task.empty_sizes)
 
         def make_batches(ids: List[int]) -> Sequence:
             return dataset.batch_by_size(
@@ -163,14 +171,13 @@ class CorpusRun:
             raise UserError("--kbest-dir builds a corpus with fairseq-generate: leave it out of other commands")
         if self.selection.needs_reference and dataset.tgt is None:
             raise UserError(
-                f"'{self.cfg.data}' has no {self.cfg.target_lang} side of {subset}: --selection {self.selection.name} "
+                f"'{self.cfg.data}' has no targets of {subset}: --selection {self.selection.name} "
                 "compares with a reference; without one, use --selection mbr"
             )
 
     def generator(self, search_generator: Any, greedy_generator: Any) -> OracleGenerator:
         """The oracle around the search of --kbest-engine."""
         assert self.build is not None
-        dictionary = self.task.target_dictionary
         searched = Searched(
             path=self.root.common_eval.path,
             task=self.task,
@@ -183,12 +190,11 @@ class CorpusRun:
         return OracleGenerator(
             self.build,
             ENGINES[self.cfg.kbest_engine](searched),
-            generator_search(greedy_generator, self.to_text, dictionary.eos()),
+            generator_search(greedy_generator, self.task, self.to_text),
             self.objective,
             self.selection,
             self.to_text,
-            dictionary.pad(),
-            dictionary.eos(),
+            self.task,
         )
 
 
@@ -206,16 +212,21 @@ def command_line(argv: List[str]) -> str:
     return shlex.join(words)
 
 
-def find_unusable(dataset: Any, max_positions: Any, max_tokens: Any, needs_reference: bool) -> Dict[int, str]:
-    """The sentences that cannot be translated or scored, with the reason."""
+def find_unusable(
+    dataset: Any, max_positions: Any, max_tokens: Any, needs_reference: bool, empty: Tuple[int, int] = (1, 1)
+) -> Dict[int, str]:
+    """The sentences that cannot be translated or scored, with the reason.
+
+    empty: how many symbols there are of a source and of a target without words: the end of sentence, at least.
+    """
     limits = max_positions if isinstance(max_positions, (tuple, list)) else (max_positions, max_positions)
     most = max_tokens or float("inf")  # a batch has room for a sentence, both sides of it
     reasons: Dict[int, str] = {}
-    sides = [("source", dataset.src_sizes, min(limits[0], most))]
+    sides = [("source", dataset.src_sizes, min(limits[0], most), empty[0])]
     if dataset.tgt is not None:
-        sides.append(("target", dataset.tgt_sizes, min(limits[1], most) if needs_reference else most))
-    for side, sizes, limit in sides:
-        for i in np.flatnonzero(np.asarray(sizes) <= 1):  # end of sentence alone
+        sides.append(("target", dataset.tgt_sizes, min(limits[1], most) if needs_reference else most, empty[1]))
+    for side, sizes, limit, least in sides:
+        for i in np.flatnonzero(np.asarray(sizes) <= least):
             if side == "target" and not needs_reference:
                 continue
             reasons.setdefault(int(i), f"empty {side}: there are no words")

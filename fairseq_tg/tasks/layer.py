@@ -8,7 +8,6 @@ from typing import Any, List, Optional
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
-from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -21,6 +20,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.models.actor_files import build_from_actor_file
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.objectives import OBJECTIVES
+from fairseq_tg.tasks.marks import MarkedTask, recorded_task
 
 
 @dataclass
@@ -65,17 +65,19 @@ class TGTaskOptions(FairseqDataclass):
     )
 
 
-class TGTask(FairseqTask):
+class TGTask(MarkedTask):
     """The layer: translation with a model and actors, where no sentence is lost; comes before the parent task."""
 
     keeps_base_record = True  # see `build_model`; a tg model is not built for a task that does not
 
-    cfg: Any  # the task's options, TGTaskOptions and the parent's
-
-    def __init__(self, cfg: Any, *dictionaries: Any) -> None:
-        super().__init__(cfg, *dictionaries)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._corpus_run: Optional[CorpusRun] = None
-        self._actor_files: List[str] = cfg.actor_weights.split(os.pathsep) if cfg.actor_weights else []
+        self._built = 0  # models of an ensemble
+
+    @property
+    def _actor_files(self) -> List[str]:
+        return self.cfg.actor_weights.split(os.pathsep) if self.cfg.actor_weights else []
 
     @property
     def _command(self) -> DictConfig:
@@ -112,11 +114,9 @@ class TGTask(FairseqTask):
         return iterator
 
     def build_generator(self, models: List[Any], args: Any, *more: Any, **kwargs: Any) -> Any:
-        files = (self.cfg.actor_weights or "").split(os.pathsep)
-        if len(files) not in (1, len(models)):
-            raise UserError(
-                f"{len(files)} files in --actor-weights for {len(models)} models: give one, or one for each"
-            )
+        files = len(self._actor_files)
+        if files not in (0, 1, len(models)):
+            raise UserError(f"{files} files in --actor-weights for {len(models)} models: give one, or one for each")
         fast = self._corpus_run is None and not self.cfg.no_fast_greedy and not more
         if fast and is_greedy(models, args, **kwargs):
             kwargs["seq_gen_cls"] = GreedyGenerator
@@ -131,11 +131,15 @@ class TGTask(FairseqTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
         if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
             self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
-        if self._actor_files and not from_checkpoint:
+        if from_checkpoint:
+            self.check_trained_with(recorded_task(cfg))
+        files = self._actor_files
+        if files and not from_checkpoint:
             raise UserError("--actor-weights is for translating: to train on from actors, use --finetune-from-model")
-        if self._actor_files:
+        if files:
             # fairseq builds the models of an ensemble in the order of --path
-            path = self._actor_files.pop(0) if len(self._actor_files) > 1 else self._actor_files[0]
+            path = files[min(self._built, len(files) - 1)]
+            self._built += 1
             return build_from_actor_file(path, cfg, self)
         model = super().build_model(cfg, from_checkpoint)
         if isinstance(model, ActorModel):
