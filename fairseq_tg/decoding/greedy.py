@@ -131,6 +131,7 @@ class GreedyGenerator(SequenceGenerator):
             self._engine_tried = True
             parameters = list(self.translator.parameters())
             plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
+            plain = plain and self.eos == self.tgt_dict.eos()  # and no language's symbol, as in mBART
             if plain and unsupported(self.translator) is None:
                 try:
                     self._engine = Engine(*extract(self.translator))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Mapping
 
-from fairseq.models import BaseFairseqModel
 from fairseq.models.bart import BARTModel
 from torch import Tensor
 
-from fairseq_tg.models.base import ActorModel, register_family
+from fairseq_tg.models.base import register_family
 from fairseq_tg.models.transformer import TGTransformerModel
 
 
@@ -18,18 +17,8 @@ class TGBARTModel(TGTransformerModel, BARTModel):
 
     base_class = BARTModel
 
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """fairseq's hub interface, as that of other families: BART's own is made for GPT-2's subwords."""
-        return ActorModel.from_pretrained.__func__(_PlainHub, *args, **kwargs)
-
     def _check_dictionaries(self, base: Mapping[str, Tensor]) -> None:
-        # As fairseq loads it: a pretrained model has a symbol for masks at the end, of which translation has no need
-        name = "encoder.embed_tokens.weight"
-        masked = len(base[name]) == len(self.encoder.dictionary) + 1 and "<mask>" not in self.encoder.dictionary
-        if not masked:
+        # A pretrained model has a symbol for masks at the end; fairseq leaves it out where a dictionary has it not
+        size, dictionary = len(base["encoder.embed_tokens.weight"]), self.encoder.dictionary
+        if size != len(dictionary) + 1 or "<mask>" in dictionary:
             super()._check_dictionaries(base)
-
-
-class _PlainHub(ActorModel, BaseFairseqModel):
-    pass

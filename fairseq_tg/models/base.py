@@ -29,6 +29,8 @@ from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.site import ActorSite, Norms
 
 FAMILY_PREFIX = "tg_"
+#: Models that translate as another does, with the same parameters: this one is only trained otherwise
+SAME_MODELS = {"transformer_align": "transformer"}
 #: What fairseq's own average_checkpoints.py does to the base, rounding it anew
 AVERAGING = " (and if this is an average of checkpoints, make it with fairseq-tg actor average)"
 
@@ -70,7 +72,8 @@ class Base:
     def family(self) -> str:
         """The name of the fairseq model: transformer, lstm, fconv or another."""
         arch = self.options.get("_name") or self.options.get("arch") or "unknown"
-        return ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
+        name = ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
+        return SAME_MODELS.get(name, name)
 
     def build_options(self) -> Union[Namespace, DictConfig]:
         """The options, as fairseq's `build_model` takes them."""
@@ -197,7 +200,9 @@ class ActorModel(BaseFairseqModel):
             local = data_name_or_path.startswith(".")
             data = os.path.join(model_name_or_path, data_name_or_path) if local else data_name_or_path
             kwargs["task"] = {"_name": "tg_translation", "data": data, "actor_weights": actor_weights}
-        return super().from_pretrained(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+        # Not a family's own: BART's is for models of English, with GPT-2's subwords
+        general = vars(BaseFairseqModel)["from_pretrained"].__func__
+        return general(cls, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
 
     # Training
 

@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 import torch
@@ -65,7 +66,7 @@ class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
             if lang not in self.langs:
                 raise UserError(f"the model does not know '{lang}': --langs has {cfg.langs}")
 
-    @property
+    @cached_property
     def marks(self) -> FrozenSet[int]:
         symbols = {self.target_dictionary.index(f"[{lang}]") for lang in self.langs}
         return frozenset({*symbols, self.target_dictionary.bos()} if self.cfg.prepend_bos else symbols)

@@ -7,6 +7,7 @@ from typing import Any, List, Optional
 
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -69,6 +70,10 @@ class TGTask(MarkedTask):
     """The layer: translation with a model and actors, where no sentence is lost; comes before the parent task."""
 
     keeps_base_record = True  # see `build_model`; a tg model is not built for a task that does not
+
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        gen_parser_from_dataclass(parser, getattr(cls, "__dataclass")())
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -10,7 +10,7 @@ from fairseq.data import data_utils
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import load_checkpoint
-from fairseq_tg.models import fconv, lstm, presets, transformer  # noqa: F401 (registers what checkpoints name)
+from fairseq_tg.models import bart, fconv, lstm, presets, transformer  # noqa: F401 (registers what checkpoints name)
 from fairseq_tg.tasks.translation import TGTranslationConfig, TGTranslationTask
 
 

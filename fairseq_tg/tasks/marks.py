@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any, Dict, FrozenSet, List, Mapping, Tuple
+from functools import cached_property
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from fairseq.tasks import FairseqTask
 from omegaconf import OmegaConf
@@ -26,7 +27,7 @@ class MarkedTask(FairseqTask):
         """The language pairs that are translated."""
         return [(self.cfg.source_lang, self.cfg.target_lang)]
 
-    @property
+    @cached_property
     def marks(self) -> FrozenSet[int]:
         return frozenset()
 
@@ -63,7 +64,9 @@ class MarkedTask(FairseqTask):
         if theirs != self.parent:
             return
         for option, here in self.mark_options().items():
-            there = as_typed(recorded.get(option, here))
+            there = recorded_langs(recorded) if option == "langs" else as_typed(recorded.get(option, here))
+            if option == "langs" and there is None:
+                continue  # they are in a file that need not be here
             if there != here and (there or here):
                 raise UserError(_disagreement(f"--{option.replace('_', '-')}", there, here))
 
@@ -80,6 +83,14 @@ def as_typed(value: Any) -> Any:
     if isinstance(value, (list, tuple)) or OmegaConf.is_list(value):
         return ",".join(map(str, value))
     return repr(value) if isinstance(value, dict) else value
+
+
+def recorded_langs(recorded: Mapping[str, Any]) -> Optional[str]:
+    """The languages that a checkpoint's task numbered its symbols by, if it says so itself."""
+    langs, pairs = as_typed(recorded.get("langs")), as_typed(recorded.get("lang_pairs"))
+    if langs is None and recorded.get("lang_dict") is None and pairs and "-" in pairs:
+        return ",".join(sorted({lang for pair in pairs.split(",") for lang in pair.split("-")}))  # as fairseq does
+    return langs
 
 
 def recorded_task(model_config: Any) -> Mapping[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from functools import cached_property
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from fairseq.data import indexed_dataset
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
@@ -14,7 +15,6 @@ from omegaconf import open_dict
 from fairseq_tg.corpus.pairs import PairsDataset
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
-from fairseq_tg.tasks.marks import as_typed
 from fairseq_tg.tasks.parsed import config_of, namespace_of
 
 #: What the parent reads of options that are not its own
@@ -73,7 +73,7 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
     def pairs(self) -> List[Tuple[str, str]]:
         return [(source, target) for source, target in zip(self.source_langs, self.target_langs)]
 
-    @property
+    @cached_property
     def marks(self) -> FrozenSet[int]:
         dictionary = self.target_dictionary
         symbols = [
@@ -89,18 +89,7 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
         return (1, 1) if self.args.lang_tok_replacing_bos_eos else (1 + source, 1 + target)
 
     def mark_options(self) -> Dict[str, Any]:
-        return {name: self.cfg[name] for name in MARK_OPTIONS}
-
-    def check_trained_with(self, recorded: Mapping[str, Any]) -> None:
-        super().check_trained_with(recorded)
-        langs, pairs = as_typed(recorded.get("langs")), as_typed(recorded.get("lang_pairs"))
-        if langs is None and recorded.get("lang_dict") is None and pairs and "-" in pairs:
-            langs = ",".join(sorted({lang for pair in pairs.split(",") for lang in pair.split("-")}))  # as fairseq does
-        if langs is not None and langs != ",".join(self.langs):
-            raise UserError(
-                f"the checkpoint was trained with --langs {langs}, whose order numbers their symbols, and here they "
-                f"are {','.join(self.langs)}: give the same"
-            )
+        return {**{name: self.cfg[name] for name in MARK_OPTIONS}, "langs": ",".join(self.langs)}
 
     # Data
 
