@@ -29,6 +29,8 @@ def unsupported(model: nn.Module, by_engine: bool = True) -> Optional[str]:
     encoder, decoder = model.encoder, model.decoder
     if not isinstance(encoder, TransformerEncoderBase) or not isinstance(decoder, TransformerDecoderBase):
         return f"an encoder and decoder of its own ({type(encoder).__name__}, {type(decoder).__name__})"
+    if by_engine and getattr(model, "actor_sites", "attention") != "attention":
+        return f"--actor-sites {model.actor_sites}"
     for option, present in (
         ("--adaptive-softmax-cutoff", decoder.adaptive_softmax is not None),
         ("--decoder-input-dim", decoder.project_in_dim is not None),
