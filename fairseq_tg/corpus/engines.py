@@ -26,7 +26,9 @@ class Searched:
     generator: Any  # fairseq's own, for these options
     sources: Any  # the data set's source sentences
     upcoming: Callable[[int], List[int]]  # those that are asked for together with a sentence, it among them
+    following: Callable[[int], List[int]]  # and those that are asked for after them
     to_text: Callable[[Sequence[int]], str]
+    prefix: Callable[[int], List[int]] = lambda sentence: []  # what a sentence's translation begins with
 
 
 #: Functions that make a search

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+import torch
 from fairseq import utils
 from fairseq.data import encoders
 from fairseq.data.iterators import EpochBatchIterator
@@ -17,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_tg.corpus.build import Build, describe, parse_shard
 from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file, record_pairs
 from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search
+from fairseq_tg.corpus.native_engine import default_engine
 from fairseq_tg.corpus.oracle import OracleGenerator
 from fairseq_tg.corpus.pairs import Pair, PairsDataset
 from fairseq_tg.corpus.scoring import score_words
@@ -58,6 +61,7 @@ class CorpusRun:
         self.objective = get_objective(self.cfg.objective)
         self.selection = get_selection(self.cfg.selection)
         self.shard = self._shard()
+        self.engine = self.cfg.kbest_engine or self._find_engine()
         self.build: Optional[Build] = None
         bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
@@ -80,7 +84,8 @@ class CorpusRun:
             )
         if self.cfg.kbest_block < 1:
             raise UserError(f"--kbest-block {self.cfg.kbest_block}: give the number of sentences to commit together")
-        ENGINES[self.cfg.kbest_engine]  # refuse an unknown name now
+        if self.cfg.kbest_engine is not None:
+            ENGINES[self.cfg.kbest_engine]  # refuse an unknown name now
 
     def _shard(self) -> Tuple[int, int]:
         own, fairseqs = parse_shard(self.cfg.kbest_shard), (self.root.dataset.shard_id, self.root.dataset.num_shards)
@@ -89,6 +94,16 @@ class CorpusRun:
         if own[1] > 1:
             raise UserError("give --kbest-shard I/N or --num-shards and --shard-id, not both")
         return parse_shard(f"{fairseqs[0]}/{fairseqs[1]}")
+
+    def _find_engine(self) -> str:
+        """Where none is asked for: that of the build that is gone on with, or of the lists that are used again."""
+        for path in (self.cfg.kbest_dir, self.cfg.kbest_from):
+            manifest = CorpusDirectory(path).manifest if path else None
+            if manifest is not None and manifest["recipe"].get("engine") in ENGINES.names():
+                return manifest["recipe"]["engine"]
+        common = self.root.common
+        on_cpu = (common.cpu or not torch.cuda.is_available()) and not common.fp16
+        return default_engine(self.task, self.task.built_models, self.root.generation, on_cpu)
 
     # The recipe: everything that the corpus depends on
 
@@ -110,7 +125,7 @@ class CorpusRun:
             **({"marks": marks} if marks else {}),
             "beam": generation.beam,
             "search": {name: generation.get(name) for name in SEARCH_OPTIONS},
-            "engine": self.cfg.kbest_engine,
+            "engine": self.engine,
             "batches": {"max_tokens": data.max_tokens, "batch_size": data.batch_size},
             "block_size": self.cfg.kbest_block,
             "objective": self.cfg.objective,
@@ -124,6 +139,11 @@ class CorpusRun:
         if isinstance(dataset, PairsDataset):
             return dataset.pairs
         return [Pair(self.cfg.source_lang, self.cfg.target_lang, len(dataset))]
+
+    def _prefix(self, dataset: Any, sentence: int) -> List[int]:
+        several = isinstance(dataset, PairsDataset)
+        lang = dataset.pairs[dataset.pair_of(sentence)].target if several else self.cfg.target_lang
+        return self.task.target_prefix(lang) or []
 
     # What fairseq-generate asks the task for
 
@@ -178,18 +198,21 @@ class CorpusRun:
     def generator(self, search_generator: Any, greedy_generator: Any) -> OracleGenerator:
         """The oracle around the search of --kbest-engine."""
         assert self.build is not None
+        dataset = self.task.dataset(self.root.dataset.gen_subset)
         searched = Searched(
             path=self.root.common_eval.path,
             task=self.task,
             generation=self.root.generation,
             generator=search_generator,
-            sources=self.task.dataset(self.root.dataset.gen_subset).src,
+            sources=dataset.src,
             upcoming=self.build.left_in_block,
+            following=self.build.next_block,
             to_text=self.to_text,
+            prefix=functools.partial(self._prefix, dataset),
         )
         return OracleGenerator(
             self.build,
-            ENGINES[self.cfg.kbest_engine](searched),
+            ENGINES[self.engine](searched),
             generator_search(greedy_generator, self.task, self.to_text),
             self.objective,
             self.selection,

@@ -76,5 +76,8 @@ class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
         size = 2 + self.cfg.prepend_bos  # of words, the end of sentence and the language
         return size, size
 
+    def target_prefix(self, lang: str) -> Optional[List[int]]:
+        return None
+
     def mark_options(self) -> Dict[str, Any]:
         return {"langs": self.cfg.langs, "prepend_bos": self.cfg.prepend_bos}

@@ -61,8 +61,12 @@ class TGTaskOptions(FairseqDataclass):
         metadata={"help": "build shard I of N, as I/N from 0/N on (default: from Slurm's array variables, or 0/1)"},
     )
     kbest_block: int = field(default=500, metadata={"help": "sentences that are committed to disk together"})
-    kbest_engine: str = field(
-        default="fairseq", metadata={"help": f"what does the beam search: {', '.join(ENGINES.names())}"}
+    kbest_engine: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": f"what does the beam search: {', '.join(ENGINES.names())} (default: native on a CPU, where it "
+            "knows the model and the options, else fairseq)"
+        },
     )
 
 
@@ -78,7 +82,7 @@ class TGTask(MarkedTask):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._corpus_run: Optional[CorpusRun] = None
-        self._built = 0  # models of an ensemble
+        self.built_models: List[BaseFairseqModel] = []  # by this task, in their order
 
     @property
     def _actor_files(self) -> List[str]:
@@ -134,6 +138,11 @@ class TGTask(MarkedTask):
         return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        model = self._build_model(cfg, from_checkpoint)
+        self.built_models.append(model)
+        return model
+
+    def _build_model(self, cfg: Any, from_checkpoint: bool) -> BaseFairseqModel:
         if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
             self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
         if from_checkpoint:
@@ -143,8 +152,7 @@ class TGTask(MarkedTask):
             raise UserError("--actor-weights is for translating: to train on from actors, use --finetune-from-model")
         if files:
             # fairseq builds the models of an ensemble in the order of --path
-            path = files[min(self._built, len(files) - 1)]
-            self._built += 1
+            path = files[min(len(self.built_models), len(files) - 1)]
             return build_from_actor_file(path, cfg, self)
         model = super().build_model(cfg, from_checkpoint)
         if isinstance(model, ActorModel):

@@ -36,6 +36,14 @@ class MarkedTask(FairseqTask):
         """How many symbols the data sets have of a source and of a target without words."""
         return 1, 1
 
+    def target_prefix(self, lang: str) -> Optional[List[int]]:
+        """What a translation into a language is made to begin with.
+
+        None where that is not all: where sources are not as their data set has them, or the search does not begin and
+        end with the end of sentence. Then only fairseq's search knows what to do.
+        """
+        return []
+
     def mark_options(self) -> Dict[str, Any]:
         """The options that say which marks there are and where, as they are typed."""
         return {}

@@ -88,6 +88,12 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
         source, target = (spec is not None for spec in self.args.langtoks["main"])
         return (1, 1) if self.args.lang_tok_replacing_bos_eos else (1 + source, 1 + target)
 
+    def target_prefix(self, lang: str) -> Optional[List[int]]:
+        if self.args.lang_tok_replacing_bos_eos:
+            return None
+        spec = self.args.langtoks["main"][1]
+        return [self.data_manager.get_decoder_langtok(lang, spec)] if spec else []
+
     def mark_options(self) -> Dict[str, Any]:
         return {**{name: self.cfg[name] for name in MARK_OPTIONS}, "langs": ",".join(self.langs)}
 
