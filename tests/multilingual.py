@@ -29,7 +29,7 @@ KINDS: Dict[str, Any] = {
     "mbart50": (MULTI, f"{_OF_MANY} --encoder-langtok src --decoder-langtok --lang-tok-style mbart", _BART),
     "mbart25": (BART, f"--langs {','.join(LANGUAGES)}", _BART),
 }
-_TRAIN = """--optimizer adam --lr 0.01 --max-tokens 400 --max-epoch 15 --no-epoch-checkpoints --no-last-checkpoints
+_TRAIN = """--optimizer adam --lr 0.01 --max-tokens 400 --max-epoch 5 --no-epoch-checkpoints --no-last-checkpoints
     --log-format none --seed 3"""
 
 
@@ -68,13 +68,13 @@ class World(NamedTuple):
             *("--gen-subset", "valid", "--max-len-b", "20", *IN_PROCESS, *flags),
         )
 
-    def train(self, kind: str, save_dir: Any, *flags: Any) -> str:
+    def train(self, kind: str, save_dir: Any, *flags: Any, data: Any = None) -> str:
         """Train actors; gives the path of the last checkpoint."""
         task, _, model = KINDS[kind]
         arch = "tg_bart" if model is _BART else "tg_transformer"
         pair = [] if task == MULTI else ["-s", "aa", "-t", "en"]
         run(
-            *("fairseq-train", self.data, *self.flags(kind), *pair, "--arch", arch, "--save-dir", save_dir),
+            *("fairseq-train", data or self.data, *self.flags(kind), *pair, "--arch", arch, "--save-dir", save_dir),
             *("--base-checkpoint", self.base(kind), "--criterion", "actor_cross_entropy", "--optimizer", "adam"),
             *("--max-epoch", "1", "--lr", "0.01", "--max-tokens", "400", *IN_PROCESS, "--log-format", "none", *flags),
         )
@@ -88,7 +88,7 @@ def make_world(directory: Path) -> World:
     vocabulary = [f"{lang}{word}" for lang in ("a", "b", "E") for word in words] + ["a0x", "b0x", "a1x", "b1x"]
     (directory / "dict.txt").write_text("".join(f"{word} 1\n" for word in vocabulary))
     for lang in ("aa", "bb"):
-        for split, size in (("train", 150), ("valid", 12)):
+        for split, size in (("train", 120), ("valid", 12)):
             lines: Dict[str, List[str]] = {lang: [], "en": []}
             for _ in range(size):
                 sentence = generator.choices(words, k=generator.randint(1, 6))

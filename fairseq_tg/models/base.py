@@ -162,7 +162,7 @@ class ActorModel(BaseFairseqModel):
         else:
             if not getattr(task, "keeps_base_record", False):
                 raise UserError(f"--arch {cfg._name} is trained with --task tg_translation: add that")
-            base, weights = read_base(cfg.base_checkpoint)
+            base, weights = read_base(cfg.base_checkpoint, task)
         check_family(base, cfg._name, cfg.base_checkpoint)
         model = cls.base_class.build_model(base.build_options(), task)
         model.__class__ = cls  # see `adopt`: built by fairseq's own code, extended by ours
@@ -316,12 +316,18 @@ def other_base(expected: str, found: str) -> str:
     )
 
 
-def read_base(path: str) -> Tuple[Base, Dict[str, Tensor]]:
-    """Read a base checkpoint, or the base inside a tg checkpoint: its record and its tensors."""
+def read_base(path: str, task: Any = None) -> Tuple[Base, Dict[str, Tensor]]:
+    """Read a base checkpoint, or the base inside a tg checkpoint: its record and its tensors.
+
+    task: refuses a base that was trained otherwise than it goes on.
+    """
     if not path:
         raise UserError("no base: give --base-checkpoint the fairseq checkpoint to put actors on")
     state = load_checkpoint(path)
     config = state["cfg"]["model"]
+    if task is not None:
+        recorded = state["cfg"]["task"] or {}
+        task.check_trained_with(vars(recorded) if isinstance(recorded, Namespace) else recorded)
     record = recorded_base(config)
     if record:
         return Base.from_json(record), split_tensors(state["model"])[0]

@@ -73,8 +73,8 @@ class MarkedTask(FairseqTask):
             return
         for option, here in self.mark_options().items():
             there = recorded_langs(recorded) if option == "langs" else as_typed(recorded.get(option, here))
-            if option == "langs" and there is None:
-                continue  # they are in a file that need not be here
+            if option == "langtoks" or (option == "langs" and there is None):
+                continue  # fairseq's record has been filled in from the others; or is in a file that need not be here
             if there != here and (there or here):
                 raise UserError(_disagreement(f"--{option.replace('_', '-')}", there, here))
 
@@ -104,6 +104,7 @@ def recorded_langs(recorded: Mapping[str, Any]) -> Optional[str]:
 def recorded_task(model_config: Any) -> Mapping[str, Any]:
     """The options of the task that a checkpoint was trained in, from its model's: a part of the same record."""
     if isinstance(model_config, Namespace):
-        return vars(model_config)  # fairseq's way: all options of the command
+        # fairseq's way: all options of the command
+        return {**vars(model_config), "_name": getattr(model_config, "task", None)}
     task = model_config._get_root().get("task", {})
     return vars(task) if isinstance(task, Namespace) else task or {}
