@@ -12,10 +12,15 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from fairseq_tg.corpus.assemble import SPLIT
 from fairseq_tg.corpus.directory import check_training_split
+from fairseq_tg.corpus.drawing import Draw
 from fairseq_tg.corpus.engines import ENGINES
+from fairseq_tg.corpus.list_dataset import ListDataset
+from fairseq_tg.corpus.lists import check_lists, join_lists, read_lists
 from fairseq_tg.corpus.run import CorpusRun
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
+from fairseq_tg.criterions.lists import ListCriterion
 from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.actor_files import build_from_actor_file
@@ -58,6 +63,13 @@ class TGTranslationConfig(TranslationConfig):
         metadata={"help": "build shard I of N, as I/N from 0/N on (default: from Slurm's array variables, or 0/1)"},
     )
     kbest_block: int = field(default=500, metadata={"help": "sentences that are committed to disk together"})
+    kbest_lists: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "train on the k-best lists of this corpus (built with --kbest-jsonl), by a criterion that learns "
+            f"from lists; several are taken together, separated by '{os.pathsep}'"
+        },
+    )
     kbest_engine: str = field(
         default="fairseq", metadata={"help": f"what does the beam search: {', '.join(ENGINES.names())}"}
     )
@@ -72,6 +84,8 @@ class TGTranslationTask(TranslationTask):
     def __init__(self, cfg: TGTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
         super().__init__(cfg, src_dict, tgt_dict)
         self._corpus_run: Optional[CorpusRun] = None
+        self._draw: Optional[Draw] = None  # what the criterion wants of k-best lists
+        self._base = ""  # the fingerprint of the base that is trained on
         self._actor_files: List[str] = cfg.actor_weights.split(os.pathsep) if cfg.actor_weights else []
 
     @property
@@ -80,10 +94,46 @@ class TGTranslationTask(TranslationTask):
         return self.cfg._get_root()
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        if split == self.cfg.train_subset and self._draw is not None:
+            self.datasets[split] = self._load_lists(self._draw)
+            return
         if split == self.cfg.train_subset and not self.cfg.kbest_dir:
             paths = split_paths(self.cfg.data)
             check_training_split(paths[(epoch - 1) % len(paths)])
         super().load_dataset(split, epoch, combine, **kwargs)
+
+    def _load_lists(self, draw: Draw) -> ListDataset:
+        """The k-best lists of --kbest-lists, with sources that are loaded as those of any training."""
+        paths, pairs, data = split_paths(self.cfg.kbest_lists), [], self.cfg.data
+        try:
+            for path in paths:
+                self.cfg.data = path
+                super().load_dataset(SPLIT)
+                pairs.append(self.datasets.pop(SPLIT))
+        finally:
+            self.cfg.data = data
+        lists = join_lists([read_lists(path, self.target_dictionary.eos()) for path in paths], list(map(len, pairs)))
+        return ListDataset(pairs, lists, draw, self._command.common.seed)
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        criterion = super().build_criterion(cfg, from_checkpoint)
+        learns_from_lists = isinstance(criterion, ListCriterion)
+        if learns_from_lists and not self.cfg.kbest_lists:
+            raise UserError(f"--criterion {cfg._name} learns from k-best lists: give --kbest-lists their corpus")
+        if self.cfg.kbest_lists and not learns_from_lists:
+            known = "actor_risk, actor_trie or actor_preference"
+            raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use {known}, or leave it out")
+        if learns_from_lists and self._base:  # a model without actors is refused by the criterion
+            self._draw = criterion.drawn()
+            languages = self.cfg.source_lang, self.cfg.target_lang
+            for path in split_paths(self.cfg.kbest_lists):
+                recipe = check_lists(path, split_paths(self.cfg.data)[0], languages, self._base)
+                if recipe["beam"] < self._draw.most:
+                    raise UserError(
+                        f"--kbest-lists {path}: the lists have {recipe['beam']} hypotheses and {cfg._name} wants "
+                        f"{self._draw.most}: give it fewer, or lists of a wider beam"
+                    )
+        return criterion
 
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> EpochBatchIterator:
         # With a multiple (8 by default), fairseq drops the last batch of a data set that is no multiple of it: up to 7
@@ -99,6 +149,8 @@ class TGTranslationTask(TranslationTask):
         if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
             # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
             kwargs.update(num_shards=self._command.dataset.num_shards, shard_id=self._command.dataset.shard_id)
+        if isinstance(dataset, ListDataset) and kwargs.get("max_tokens"):
+            dataset.check_room(kwargs["max_tokens"])
         known = dataset in self.dataset_to_epoch_iter
         # fairseq makes a data set's batches once, from the seed and the epoch in which it was started: a training that
         # was interrupted would go on with other batches. They are made as for epoch 1, whenever that is.
@@ -139,4 +191,5 @@ class TGTranslationTask(TranslationTask):
             # So that the checkpoints of this run rebuild without the base's: the trainer saves this config.
             with open_dict(cfg):
                 cfg.base_record = model.base.to_json()
+            self._base = model.base.fingerprint
         return model
