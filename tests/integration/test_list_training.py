@@ -83,7 +83,7 @@ def test_hydra(workspace, whole, tmp_path):
         *("+model._name=tg_fconv", f"model.base_checkpoint={workspace.bases[BASE]}", f"task.data={workspace.data}"),
         *(f"+task.kbest_lists={whole}", "criterion._name=actor_risk", "+criterion.candidates=3"),
         *("optimization.max_epoch=1", "dataset.max_tokens=300", f"checkpoint.save_dir={tmp_path / 'out'}"),
-        *("+common.cpu=true", f"common.user_dir={REPO / 'fairseq_tg'}", "+dataset.num_workers=0"),
+        *("common.cpu=true", f"common.user_dir={REPO / 'fairseq_tg'}", "dataset.num_workers=0"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-2000:]
