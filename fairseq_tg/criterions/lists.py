@@ -64,7 +64,7 @@ class ListCriterion(ActorCrossEntropyCriterion):
         if not model.training:
             return super().forward(model, sample, reduce)
         check_trains_actors_only(model)
-        rows = self.rows_of(model, self.prepared(model, sample))
+        rows = self.rows_of(model, self.prepared(model, _with_rows(sample)))
         loss, sample_size, log = self.loss_of(rows)
         if self.sentence_avg:
             sample_size = rows.sentences
@@ -99,3 +99,15 @@ class ListCriterion(ActorCrossEntropyCriterion):
             if sentences and all(name in log for log in logging_outputs):
                 total = sum(log[name] for log in logging_outputs)
                 metrics.log_scalar(name, total / sentences, sentences, round=4)
+
+
+def _with_rows(sample: Dict[str, Any]) -> Dict[str, Any]:
+    """A batch of lists.
+
+    A rank that has fewer batches than others computes one of the validation set in their place, which counts nothing:
+    its references are lists of one.
+    """
+    if "rows" in sample["net_input"]:
+        return sample
+    rows = torch.arange(len(sample["target"]), device=sample["target"].device)
+    return {**sample, "net_input": {**sample["net_input"], "rows": rows}, "scores": rows.new_zeros(len(rows)).double()}
