@@ -117,7 +117,7 @@ def test_refused(workspace, data, whole, tmp_path, monkeypatch):
         (
             whole,
             ["--criterion", "actor_cross_entropy"],
-            "does not learn from --kbest-lists: use actor_risk, actor_trie",
+            "does not learn from --kbest-lists: use actor_risk",
         ),
         (tmp_path, [], lists + "there is no k-best corpus; build one with --kbest-jsonl"),
         (without, [], lists + "the corpus has no stored k-best lists; build it with --kbest-jsonl"),
