@@ -6,6 +6,7 @@ python docs/make_reference.py        after a change to an option; a test compare
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Iterator, List, Tuple
 
