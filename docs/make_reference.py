@@ -6,7 +6,6 @@ python docs/make_reference.py        after a change to an option; a test compare
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Iterator, List, Tuple
 
@@ -110,10 +109,10 @@ def reference() -> str:
     parts += ["## Task: `--task tg_translation`\n", "Beside those of fairseq's task `translation`.\n"]
     parts += [table(option_rows(TGTaskOptions))]
     parts += ["## Criterion: `--criterion actor_cross_entropy`\n", table(option_rows(ActorCrossEntropyConfig))]
-    shared = tuple(field.name for field in fields(ActorCrossEntropyConfig))
+    shared = option_rows(ActorCrossEntropyConfig)
     for name, config in LIST_CRITERIA.items():
         parts += [f"## Criterion: `--criterion {name}`\n", "Beside those of `actor_cross_entropy`.\n"]
-        parts += [table(option_rows(config, shared))]
+        parts += [table([row for row in option_rows(config) if row not in shared])]
     return "\n".join(parts)
 
 
