@@ -78,6 +78,9 @@ class FConvLayout(Layout):
     def once_a_sentence(self) -> Tuple[str, ...]:
         return (".attention.keys", ".attention.values")
 
+    def cached_per_step(self) -> int:
+        return 2  # ancestors: a step needs no more of the ones before it than its windows show
+
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"decoder.{layer}.actor": (self.decoder_channels[layer], self.embedding) for layer in self.actor_layers}
 

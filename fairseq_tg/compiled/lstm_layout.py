@@ -61,6 +61,9 @@ class LSTMLayout(Layout):
     def once_a_sentence(self) -> Tuple[str, ...]:
         return (".attention.source", ".start.hidden", ".start.cell")
 
+    def cached_per_step(self) -> int:
+        return 0  # a step needs the one before it and no other
+
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"{ATTENTION}.actor": (self.hidden, self.encoder_units)} if self.actor else {}
 
