@@ -23,6 +23,7 @@ class OracleGenerator:
         search: finds the k-best lists.
         greedy: finds the base's greedy output, for the selections that need it.
         to_text: makes words of dictionary ids; of those of a reference, if its second argument says so.
+        keeps_sources: what was translated is kept with its list, as it is not what the data has.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class OracleGenerator:
         to_text: Callable[..., str],
         padding_idx: int,
         eos: int,
+        keeps_sources: bool = False,
     ) -> None:
         self.build = build
         self.search = search
@@ -44,6 +46,7 @@ class OracleGenerator:
         self.to_text = to_text
         self.padding_idx = padding_idx
         self.eos = eos
+        self.keeps_sources = keeps_sources
 
     @torch.no_grad()
     def generate(self, models: List[Any], sample: Dict[str, Any], **kwargs: Any) -> List[List[Dict[str, Any]]]:
@@ -64,6 +67,8 @@ class OracleGenerator:
                 target = sample["target"]
                 reference = None if target is None else self.to_text(self._ids(target[row]), True)
                 sentence = self.judge(sentence_id, hypotheses, reference, None if greedy is None else greedy[row])
+                if self.keeps_sources:
+                    sentence.source = self._ids(sample["net_input"]["src_tokens"][row])[:-1]
             outputs.append([self._as_fairseq(h) for h in _chosen_first(sentence)])
             self.build.add(sentence)
         return outputs
