@@ -20,7 +20,7 @@ from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search, seede
 from fairseq_tg.corpus.oracle import OracleGenerator
 from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
-from fairseq_tg.corpus.sources import ChangedSources, source_changes
+from fairseq_tg.corpus.sources import ChangedSources, asks_for_changes, source_changes
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.objectives import get_objective
@@ -59,7 +59,7 @@ class CorpusRun:
         self.selection = get_selection(self.cfg.selection)
         self.shard = self._shard()
         self.build: Optional[Build] = None
-        self.changes = source_changes(task, root)
+        self.changes = source_changes(task, root) if asks_for_changes(self.cfg) else None
         bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
         self.to_text = Words(task.target_dictionary, bpe, tokenizer, root.common_eval.post_process)

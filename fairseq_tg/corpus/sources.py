@@ -21,10 +21,13 @@ from fairseq_tg.segmentations import Segmentations, Word
 from fairseq_tg.subwords import begins_word, guess_subwords
 
 
-def source_changes(task: Any, command: DictConfig) -> Optional[SourceChanges]:
-    """The changes that a command asks for; None if it asks for none."""
-    if task.cfg.source_sampling is None and not task.cfg.source_noise:
-        return None
+def asks_for_changes(options: Any) -> bool:
+    """Whether a task's options ask for changed sources."""
+    return options.source_sampling is not None or options.source_noise != 0
+
+
+def source_changes(task: Any, command: DictConfig) -> SourceChanges:
+    """The changes that a command asks for."""
     model = command.bpe.get("sentencepiece_model") if command.bpe else None
     seed = command.common.seed
     return SourceChanges(task.source_dictionary, task.cfg.source_sampling, task.cfg.source_noise, model, seed)
