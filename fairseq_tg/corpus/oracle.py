@@ -11,7 +11,7 @@ from fairseq_tg.corpus.blocks import Hypothesis, Sentence
 from fairseq_tg.corpus.build import Build
 from fairseq_tg.corpus.engines import Search
 from fairseq_tg.corpus.selection import Scored, Selection, expected_scores
-from fairseq_tg.objectives import Objective, score_hypothesis
+from fairseq_tg.objectives import Objective, score_hypothesis, score_pairs
 
 
 class OracleGenerator:
@@ -81,18 +81,18 @@ class OracleGenerator:
         def objective(hypothesis: str, against: str) -> float:
             return score_hypothesis(self.objective, hypothesis, against, sentence_id)
 
-        scored = Scored([], texts=[h.text for h in hypotheses], log_probs=[h.log_prob for h in hypotheses])
+        texts = [h.text for h in hypotheses]
         if self.selection.needs_reference:
             assert reference is not None
-            scores = [objective(text, reference) for text in scored.texts]
+            scores = [objective(text, reference) for text in texts]
             if greedy is not None:
                 greedy.objective = objective(greedy.text, reference)
         else:
-            scores = expected_scores(scored, objective)
+            pairs = score_pairs(self.objective, texts, sentence_id)
+            scores = expected_scores([h.log_prob for h in hypotheses], pairs)
         for hypothesis, score in zip(hypotheses, scores):
             hypothesis.objective = score
-        scored = Scored(scores, greedy.objective if greedy else None, scored.texts, scored.log_probs)
-        chosen = self.selection.choose(scored)
+        chosen = self.selection.choose(Scored(scores, greedy.objective if greedy else None))
         skipped = None if chosen or self.selection.adds_gold else "nothing chosen: no hypothesis is better than greedy"
         return Sentence(sentence_id, hypotheses, chosen, greedy, skipped)
 
