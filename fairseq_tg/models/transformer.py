@@ -30,6 +30,10 @@ class ActedDecoderLayer(TransformerDecoderLayerBase):
         if not self.normalize_before:
             self.encoder_attn_layer_norm.register_forward_hook(self.act)
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.waiting = None  # that of a pass which an exception ended
+        return super().forward(*args, **kwargs)
+
     def observe(self, attention: nn.Module, args: Tuple, kwargs: Dict[str, Any], output: Tuple) -> None:
         self.waiting = self.actor(kwargs["query"], output[0], kwargs["incremental_state"])
 

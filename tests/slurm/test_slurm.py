@@ -87,7 +87,7 @@ class Launcher:
 
     def ends(self, task: int = 0) -> int:
         """How often Slurm has ended a job of it, to begin it again."""
-        log = Path(f"{self.out}.logs/{self.job}_{task}.log").read_text()
+        log = Path(f"{self.out}.logs/{self.job}_{task}.log").read_text(errors="replace")  # a bar, ended in mid-letter
         return len(re.findall(r"\*\*\* JOB \d+ .* DUE TO JOB REQUEUE", log))
 
 

@@ -230,6 +230,31 @@ def test_the_action_comes_after_the_residual_in_a_prenorm_base(workspace):
     torch.testing.assert_close(seen["result"], seen["residual"] + seen["e"] + seen["action"])
 
 
+@pytest.mark.parametrize("base", ["transformer", "transformer_prenorm", "lstm", "fconv"])
+@torch.no_grad()
+def test_nothing_is_left_of_a_pass_that_an_exception_ended(workspace, base):
+    """Between the attention and the end of its sublayer, an action waits."""
+    model, batch = stir(workspace.actor_model(base, actor="rnn")).eval(), sample(workspace.task())
+    expected = logits(model, batch)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    for site in model.sites():
+        interrupting = site.register_forward_hook(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            logits(model, batch)
+        interrupting.remove()
+        assert torch.equal(logits(model, batch), expected)
+    for layer in model.decoder.layers if base.startswith("transformer") else ():
+        calls = iter([lambda: None, interrupt])  # behind the self-attention, and behind the encoder attention
+        interrupting = layer.dropout_module.register_forward_hook(lambda *_, calls=calls: next(calls)())
+        with pytest.raises(KeyboardInterrupt):
+            logits(model, batch)
+        interrupting.remove()
+        assert torch.equal(logits(model, batch), expected)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
