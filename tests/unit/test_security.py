@@ -132,15 +132,15 @@ def test_no_part_of_a_configuration_is_run(
     assert not os.path.exists(MARK)
 
 
-@pytest.mark.parametrize("hidden", [np.frombuffer(CODE.encode(), np.uint8), np.frombuffer(b"exit(42)")[0]])
-def test_code_is_not_hidden_in_numbers(workspace: Workspace, tmp_path: Path, monkeypatch: Any, hidden: Any) -> None:
+@pytest.mark.parametrize("kind", [np.uint8, np.float64])
+def test_code_is_not_hidden_in_numbers(workspace: Workspace, tmp_path: Path, monkeypatch: Any, kind: Any) -> None:
     """`eval` takes whatever has bytes inside."""
-    with pytest.raises((SystemExit, NameError)):
-        eval(hidden, {"exit": sys.exit})  # type: ignore[arg-type]
+    harmless, code = (np.frombuffer(text.ljust(64).encode(), kind) for text in ("40 + 2", CODE))
+    assert eval(harmless) == 42
     monkeypatch.chdir(tmp_path)
     state = load_checkpoint(workspace.bases["fconv"])
     config = OmegaConf.to_container(state["cfg"], resolve=True)
-    config["model"].encoder_layers = hidden
+    config["model"].encoder_layers = code
     torch.save({**state, "args": None, "cfg": config}, "evil.pt")
     with pytest.raises(UserError, match=r"'evil.pt' is refused: its option encoder_layers holds code"):
         load_model_ensemble_and_task(["evil.pt"])
