@@ -115,7 +115,7 @@ def refuse_code(options: Any, path: str) -> None:
     for name, value in (vars(options) if isinstance(options, Namespace) else options or {}).items():
         if isinstance(value, (dict, list, tuple, DictConfig, ListConfig, Namespace)):
             refuse_code(value, path)
-        elif name in EVALUATED_OPTIONS and value != "" and not _is_arithmetic(value):
+        elif name in EVALUATED_OPTIONS and not _is_arithmetic(value):
             raise UserError(
                 f"'{path}' is refused: its option {name} holds code, not sizes: {value!r:.80}; do not load this file"
             )
@@ -126,7 +126,9 @@ def _is_arithmetic(expression: Any) -> bool:
     if type(expression) is not str:
         return type(expression) in (int, float, bool, type(None))
     try:
-        return all(isinstance(node, _ARITHMETIC) for node in ast.walk(ast.parse(expression, mode="eval")))
+        return not expression or all(
+            isinstance(node, _ARITHMETIC) for node in ast.walk(ast.parse(expression, mode="eval"))
+        )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 

@@ -149,14 +149,12 @@ def test_code_is_not_hidden_in_numbers(workspace: Workspace, tmp_path: Path, mon
 
 def test_all_options_that_fairseq_evaluates_are_known() -> None:
     """From fairseq's own source, so that another version's are not forgotten."""
-    name = r"\b(?:eval|eval_str_list|eval_str_dict|eval_bool)"
-    calls = re.compile(rf"{name}\(\s*(?:self\.)?(?:cfg|args)\.(\w+)")
-    flags = re.compile(
-        rf"\(\s*\"--([\w-]+)\",(?:(?!add_argument)[^)])*?type=(?:lambda \w+: )?(?:utils\.)?{name}", re.DOTALL
-    )
+    call = re.compile(r"\b(?:eval|eval_str_list|eval_str_dict|eval_bool)\(\s*(?:self\.)?(?:cfg|args)\.(\w+)")
     sources = [path.read_text() for path in Path(fairseq.__file__).parent.rglob("*.py")]
-    found = {name for source in sources for name in calls.findall(source)}
-    parsed = {name.replace("-", "_") for source in sources for name in flags.findall(source)}
+    found = {name for source in sources for name in call.findall(source)}
+    flags = [flag for source in sources for flag in source.split("add_argument(")[1:]]
+    evaluated = [flag for flag in flags if re.search(r"type=(?:lambda \w+: )?(?:utils\.)?eval_", flag)]
+    parsed = {name.replace("-", "_") for flag in evaluated for name in re.findall(r"^\s*\"--([\w-]+)", flag)}
     assert len(found) > 20 and {"weight_softmax", "langtoks", "decoder_kernel_size_list"} <= parsed
     assert found | parsed <= EVALUATED_OPTIONS
 
