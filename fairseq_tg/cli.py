@@ -160,13 +160,17 @@ def _ablate(recipe: Ablation) -> None:
     print(f"{recipe.out}/ablation-{recipe.kind}.png")
 
 
+#: What runs a compiled model
+WITHOUT_FAIRSEQ = (_translate,)
+
+
 def _add_command(
     commands: Any, name: str, options: Type[Any], run: Callable[[Any], None], help: str, description: str = ""
 ) -> None:
     """A command whose options are the fields of a dataclass, and whose function takes that."""
     parser = commands.add_parser(name, help=help, description=description or None)
     add_options(parser, options)
-    parser.set_defaults(run=lambda args: run(read_options(options, args)))
+    parser.set_defaults(run=lambda args: run(read_options(options, args)), needs_fairseq=run not in WITHOUT_FAIRSEQ)
 
 
 def _add_actor_commands(actor: argparse.ArgumentParser) -> None:
@@ -244,7 +248,7 @@ def _add_train_command(commands: argparse._SubParsersAction) -> None:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from fairseq_tg.compiled.engine import described
+        from fairseq_tg.compiled.library import described
 
         print(f"fairseq_tg {__version__}, {described()}")
         parser.exit()
@@ -273,7 +277,7 @@ def get_parser() -> argparse.ArgumentParser:
 def main(argv: Optional[List[str]] = None) -> None:
     report_in_one_line()
     args = get_parser().parse_args(argv)
-    if args.run is not _translate:
+    if getattr(args, "needs_fairseq", True):
         import fairseq  # noqa: F401 (it brings the plugin: now, and not in the middle of a module that the plugin needs)
     logging.disable(logging.INFO)  # fairseq tells of every dictionary, and torch warns of fairseq
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Tuple
+from typing import Optional, Tuple
 
 from fairseq_tg.arguments import option
 from fairseq_tg.subwords import WordOptions
@@ -39,7 +39,9 @@ class Recipe:
     beam: int = option("k of the oracle corpus", 35, least=1)
     objective: str = option("what a translation is chosen by", "sbleu")
     selection: str = option("what is chosen of a k-best list", "top1")
-    engine: str = option("what searches", "fairseq", choices=("fairseq", "ctranslate2"))
+    engine: Optional[str] = option(
+        "what searches, as --kbest-engine", None, choices=("native", "native_int8", "fairseq", "ctranslate2")
+    )
     batch_size: int = option("sentences searched together", 16, least=1)
     text: WordOptions = field(default_factory=WordOptions, metadata={"help": "how the data was made of text"})
     training: Training = field(

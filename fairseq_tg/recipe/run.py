@@ -100,8 +100,8 @@ def build_corpus(recipe: Recipe, task: Any, directory: Path, **changes: Any) -> 
     flags: List[str] = [recipe.data, "--path", recipe.base, "--gen-subset", "train", "--kbest-dir", str(directory)]
     for name, value in {**settings, **changes}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]
-    flags += ["--kbest-engine", recipe.engine, "--batch-size", str(recipe.batch_size)]
-    flags += ["--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(*pair)]
+    flags += ["--kbest-engine", recipe.engine] if recipe.engine is not None else []
+    flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(*pair)]
     manifest = build_locally(flags, str(directory), recipe.workers)
     if hash_data(directory, "valid", pair) != hash_data(Path(recipe.data), "valid", pair):  # a training's data is here
         raise UserError(
