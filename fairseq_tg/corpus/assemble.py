@@ -103,7 +103,10 @@ def _write_pair(
             if sentence.skipped is not None:
                 skipped.append({"id": sentence.id, "reason": sentence.skipped})
                 continue
-            source = originals[source_lang][sentence.id - first]
+            if sentence.source is None:
+                source = originals[source_lang][sentence.id - first]
+            else:
+                source = torch.tensor([*sentence.source, eos])
             targets = [torch.tensor([*sentence.hypotheses[rank].tokens, eos]) for rank in sentence.chosen]
             if adds_gold:
                 targets.append(originals[target_lang][sentence.id - first])

@@ -18,12 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.corpus.build import Build, describe, parse_shard
 from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file, record_pairs
-from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search
+from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search, seeded
 from fairseq_tg.corpus.native_engine import default_engine
 from fairseq_tg.corpus.oracle import OracleGenerator
 from fairseq_tg.corpus.pairs import Pair, PairsDataset
 from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
+from fairseq_tg.corpus.sources import ChangedSources, asks_for_changes, source_changes
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.objectives import get_objective
@@ -41,7 +42,7 @@ SEARCH_OPTIONS = (
     ),
 )
 #: Options under which the same sentence is not translated the same way twice, or not without its neighbours.
-REFUSED_OPTIONS = {"sampling": False, "retain_dropout": False, "prefix_size": 0, "constraints": None}
+REFUSED_OPTIONS = {"sampling": False, "prefix_size": 0, "constraints": None}
 SHARD_FLAGS = ("--kbest-shard", "--num-shards", "--shard-id")
 
 
@@ -63,6 +64,9 @@ class CorpusRun:
         self.shard = self._shard()
         self.engine = self.cfg.kbest_engine or self._find_engine()
         self.build: Optional[Build] = None
+        if asks_for_changes(self.cfg) and task.marks:
+            raise UserError("sources are changed without their language symbols, which this task has: leave that out")
+        self.changes = source_changes(task, root) if asks_for_changes(self.cfg) else None
         bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
         self.to_text = Words(task.target_dictionary, bpe, tokenizer, root.common_eval.post_process, task.marks)
@@ -86,6 +90,8 @@ class CorpusRun:
             raise UserError(f"--kbest-block {self.cfg.kbest_block}: give the number of sentences to commit together")
         if self.cfg.kbest_engine is not None:
             ENGINES[self.cfg.kbest_engine]  # refuse an unknown name now
+        if self.root.generation.retain_dropout and self.cfg.kbest_engine not in (None, "fairseq"):
+            raise UserError(f"--retain-dropout does not go with --kbest-engine {self.cfg.kbest_engine}: use fairseq")
 
     def _shard(self) -> Tuple[int, int]:
         own, fairseqs = parse_shard(self.cfg.kbest_shard), (self.root.dataset.shard_id, self.root.dataset.num_shards)
@@ -133,6 +139,9 @@ class CorpusRun:
             "selection": self.selection.name,
             "text": {"subwords": self.subwords, "bpe": _plain(self.root.bpe), "tokenizer": _plain(self.root.tokenizer)},
             "keep_kbest": self.cfg.kbest_jsonl,
+            # None, as in manifests of before there were these
+            "source": None if self.changes is None else self.changes.record,
+            "dropout": self._dropout(),
         }
 
     def _pairs(self, dataset: Any) -> List[Pair]:
@@ -144,6 +153,13 @@ class CorpusRun:
         several = isinstance(dataset, PairsDataset)
         lang = dataset.pairs[dataset.pair_of(sentence)].target if several else self.cfg.target_lang
         return self.task.target_prefix(lang) or []
+
+    def _dropout(self) -> Optional[Dict[str, Any]]:
+        """The base's dropout at search time, if it is on."""
+        generation = self.root.generation
+        if not generation.retain_dropout:
+            return None
+        return {"modules": _plain(generation.retain_dropout_modules), "seed": self.root.common.seed}
 
     # What fairseq-generate asks the task for
 
@@ -167,6 +183,9 @@ class CorpusRun:
         if self.cfg.kbest_from:
             self.build.reuse(self.cfg.kbest_from)
         skip = find_unusable(dataset, max_positions, max_tokens, self.selection.needs_reference, self.task.empty_sizes)
+        if self.changes is not None:
+            self.changes.limit(max_positions)
+            dataset.src = ChangedSources(dataset.src, self.changes)
 
         def make_batches(ids: List[int]) -> Sequence:
             return dataset.batch_by_size(
@@ -210,14 +229,19 @@ class CorpusRun:
             to_text=self.to_text,
             prefix=functools.partial(self._prefix, dataset),
         )
+        search = ENGINES[self.engine](searched)
+        greedy = generator_search(greedy_generator, self.task, self.to_text)
+        if self.root.generation.retain_dropout:
+            search, greedy = (seeded(each, self.root.common.seed) for each in (search, greedy))
         return OracleGenerator(
             self.build,
-            ENGINES[self.engine](searched),
-            generator_search(greedy_generator, self.task, self.to_text),
+            search,
+            greedy,
             self.objective,
             self.selection,
             self.to_text,
             self.task,
+            keeps_sources=self.changes is not None,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from fairseq.data import indexed_dataset
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
-from fairseq.tasks import register_task
+from fairseq.tasks import LegacyFairseqTask, register_task
 from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
 from fairseq.utils import split_paths
 from omegaconf import open_dict
@@ -32,6 +32,9 @@ TGTranslationMultiSimpleEpochConfig = config_of(
 
 class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
     """The parent, with what it forgets."""
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        return super(LegacyFairseqTask, self).build_criterion(cfg, from_checkpoint)
 
     def build_generator(
         self, models: List[Any], args: Any, seq_gen_cls: Any = None, extra_gen_cls_kwargs: Optional[Dict] = None

@@ -20,7 +20,7 @@ from tests.conftest import BASES, Workspace, sample, stir
 SENTENCES, BATCH = 60, 20  # for each of the cells below: more than 5,000 in all
 ACTOR_SHAPES = ["", *(f"{actor}{rank}" for actor in ACTORS.names() for rank in ("", ":3"))]
 ALL_SITES = "rnn+"
-CELLS = [(base, way) for base in BASES for way in (("session", "engine") if "transformer" in base else ("session",))]
+CELLS = [(base, way) for base in BASES for way in ("session", "engine")]
 LIMIT = 12
 
 
@@ -87,7 +87,7 @@ def test_tokens_and_scores_are_those_of_fairseq(workspace: Workspace, base: str,
 def test_actors_at_all_sites(workspace: Workspace, base: str) -> None:
     model = build_model(workspace, base, ALL_SITES)
     assert_same(workspace, model, random_batches(workspace.task()), "session")
-    assert unsupported(model) == "--actor-sites all" or "transformer" not in base
+    assert unsupported(model) == "--actor-sites all"
 
 
 OPTIONS: Dict[str, Dict[str, Any]] = {
