@@ -193,9 +193,9 @@ def split_files(data: Path, split: str, languages: Sequence[str]) -> List[Path]:
 def record_pairs(pairs: Sequence[Pair]) -> Dict[str, Any]:
     """What a recipe says of its language pairs: of one as of old, of several the sentences of each."""
     if len(pairs) == 1:
-        return {"languages": pairs[0][:2], "sentences": pairs[0].sentences}
+        return {"languages": list(pairs[0][:2]), "sentences": pairs[0].sentences}
     sentences = {str(pair): pair.sentences for pair in pairs}
-    return {"languages": [pair[:2] for pair in pairs], "sentences": sum(sentences.values()), "pairs": sentences}
+    return {"languages": [list(pair[:2]) for pair in pairs], "sentences": sum(sentences.values()), "pairs": sentences}
 
 
 def recorded_pairs(recipe: Dict[str, Any]) -> List[Pair]:

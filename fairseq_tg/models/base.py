@@ -25,7 +25,9 @@ from fairseq_tg.actors import ACTORS, build_actor
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code, split_tensors
+from fairseq_tg.loading.one_copy import WithoutWeights, one_copy
 from fairseq_tg.models.config import ActorConfig
+from fairseq_tg.models.kinds import refuse_kinds
 from fairseq_tg.models.site import ActorSite, Norms
 
 FAMILY_PREFIX = "tg_"
@@ -106,6 +108,7 @@ class Base:
     def of_config(cls, config: Union[Namespace, DictConfig], fingerprint: str, path: str) -> Base:
         """Record the model options of a checkpoint and the fingerprint of its weights."""
         namespace = isinstance(config, Namespace)
+        refuse_kinds(config, f"'{path}'")
         if recorded_base(config):
             raise UserError(f"{path} has actors already: give the checkpoint of a model without")
         options = vars(config) if isinstance(config, Namespace) else OmegaConf.to_container(config, resolve=True)
@@ -164,7 +167,8 @@ class ActorModel(BaseFairseqModel):
                 raise UserError(f"--arch {cfg._name} is trained with --task tg_translation: add that")
             base, weights = read_base(cfg.base_checkpoint, task)
         check_family(base, cfg._name, cfg.base_checkpoint)
-        model = cls.base_class.build_model(base.build_options(), task)
+        with WithoutWeights():
+            model = cls.base_class.build_model(base.build_options(), task)
         model.__class__ = cls  # see `adopt`: built by fairseq's own code, extended by ours
         assert isinstance(model, ActorModel)
         model.base = base
@@ -300,9 +304,12 @@ class ActorModel(BaseFairseqModel):
                 "--actor-hidden, --actor-rank, --actor-layers, --actor-sites and --actor-site-rank, "
                 "or give another --save-dir"
             )
-        result = super().load_state_dict({**base, **actors}, strict, None, args)
         live = super().state_dict()
         # One copy in memory where the model computes in the checkpoint's own type
+        device, dtype = next((t.device, t.dtype) for t in live.values() if t.is_floating_point())
+        state = one_copy({**base, **actors}, dtype) if device.type == "cpu" else {**base, **actors}
+        result = super().load_state_dict(state, strict, None, args)
+        live = super().state_dict()
         self.base_tensors = {
             name: live[name] if name in live and _identical(live[name], tensor) else tensor
             for name, tensor in base.items()
@@ -360,7 +367,7 @@ def _contiguous(module: nn.Module, args: Tuple[Tensor, ...]) -> Tuple[Tensor, ..
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+    return a.dtype == b.dtype and a.device == b.device and (a.data_ptr() == b.data_ptr() or torch.equal(a, b))
 
 
 def check_family(base: Base, arch: str, path: str) -> None:

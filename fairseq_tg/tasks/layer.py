@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
@@ -18,8 +19,10 @@ from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
 from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.one_copy import WithoutWeights
 from fairseq_tg.models.actor_files import build_from_actor_file
 from fairseq_tg.models.base import ActorModel
+from fairseq_tg.models.kinds import refuse_kinds
 from fairseq_tg.objectives import OBJECTIVES
 from fairseq_tg.tasks.lists import ListOptions, ListTask
 from fairseq_tg.tasks.marks import recorded_task
@@ -174,6 +177,7 @@ class TGTask(ListTask):
         if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
             self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
         if from_checkpoint:
+            refuse_kinds(cfg)
             self.check_trained_with(recorded_task(cfg))
         files = self._actor_files
         if files and not from_checkpoint:
@@ -182,7 +186,8 @@ class TGTask(ListTask):
             # fairseq builds the models of an ensemble in the order of --path
             path = files[min(len(self.built_models), len(files) - 1)]
             return build_from_actor_file(path, cfg, self)
-        model = super().build_model(cfg, from_checkpoint)
+        with WithoutWeights() if from_checkpoint else nullcontext():
+            model = super().build_model(cfg, from_checkpoint)
         if isinstance(model, ActorModel):
             # So that the checkpoints of this run rebuild without the base's: the trainer saves this config.
             with open_dict(cfg):
