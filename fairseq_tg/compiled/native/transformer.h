@@ -2,6 +2,7 @@
 #pragma once
 
 #include "actor.h"
+#include "attention.h"
 
 namespace tg {
 
@@ -106,11 +107,18 @@ class TransformerDecoder : public Decoder {
     sources_ = sources;
     encode();
     // Keys and values of the source, once; those of the target, as they come.
+    const int rows = sources.starts.back(), dim = stack_.dim;
+    qkv_.resize(std::max(qkv_.size(), static_cast<size_t>(rows) * 2 * dim));
+    places_.assign(1, 0);
+    for (int b = 0; b < sources.count(); ++b) places_.push_back(places_.back() + packed(b).size());
     for (auto& layer : stack_.layers) {
-      cross_.emplace_back(static_cast<size_t>(sources.starts.back()) * 2 * stack_.dim);
-      mul(*layer.cross_kv, states_.data(), model_.encoder.dim, sources.starts.back(), cross_.back().data(),
-          2 * stack_.dim);
-      caches_.emplace_back(2 * stack_.dim);
+      mul(*layer.cross_kv, states_.data(), model_.encoder.dim, rows, qkv_.data(), 2 * dim);
+      cross_.emplace_back(places_.back());
+      for (int b = 0; b < sources.count(); ++b) {
+        const float* keys = row(qkv_, sources.starts[b], 2 * dim);
+        packed(b).pack(keys, keys + dim, 2 * dim, cross_.back().data() + places_[b]);
+      }
+      caches_.emplace_back(2 * dim);
       memories_.emplace_back().begin(sources.count(), layer.actor.memory());
     }
   }
@@ -135,10 +143,11 @@ class TransformerDecoder : public Decoder {
   Acting acting_;
   Sources sources_;
   std::vector<float> states_;          // what the encoder gives
-  std::vector<Aligned<float>> cross_;  // of each layer, keys and values of the source
+  std::vector<size_t> places_;         // of sentences in each of `cross_`
+  std::vector<Aligned<float>> cross_;  // of each layer, keys and values of the source, packed
   std::vector<StepCache> caches_;      // of each layer, keys and values of the target
   std::vector<Memory> memories_;       // of each layer's actor
-  std::vector<float> x_, qkv_, answer_, both_, hidden_, weights_;
+  std::vector<float> x_, qkv_, answer_, both_, hidden_, weights_, room_, packed_;
   std::vector<const float*> keys_;
   Ancestors ancestors_;
 
@@ -148,6 +157,7 @@ class TransformerDecoder : public Decoder {
     answer_.resize(std::max(answer_.size(), n * dim));
     hidden_.resize(std::max(hidden_.size(), n * wide));
   }
+  PackedSentence packed(int b) const { return {sources_.length(b), stack_.heads, stack_.dim / stack_.heads}; }
   float* weights(int n) {
     weights_.resize(std::max<size_t>(weights_.size(), n + kLanes));
     return weights_.data();
@@ -190,11 +200,12 @@ class TransformerDecoder : public Decoder {
       }
       mul(*layer.qkv, in, dim, rows, qkv_.data(), 3 * dim);
       for (int b = 0; b < sources_.count(); ++b) {
-        const int n = sources_.length(b), first = sources_.starts[b];
-        const float* keys = row(qkv_, first, 3 * dim) + dim;
-        auto key = [=](int t) { return keys + static_cast<size_t>(t) * 3 * dim; };
-        for (int i = first; i < first + n; ++i)
-          attend(row(qkv_, i, 3 * dim), key, dim, n, heads, dim / heads, row(normal, i, dim), weights(n));
+        const PackedSentence sentence(sources_.length(b), heads, dim / heads);
+        const float* first = row(qkv_, sources_.starts[b], 3 * dim);
+        packed_.resize(std::max(packed_.size(), sentence.size()));
+        sentence.pack(first + dim, first + 2 * dim, 3 * dim, packed_.data());
+        sentence.attend(packed_.data(), first, 3 * dim, sources_.length(b), row(normal, sources_.starts[b], dim), dim,
+                        room_);
       }
       mul(*layer.out, normal.data(), dim, rows, answer_.data(), dim);
       for (int r = 0; r < rows; ++r) {
@@ -242,11 +253,11 @@ class TransformerDecoder : public Decoder {
 
     // Attention to the source
     mul(*layer.cross_q, both_.data(), 2 * dim, m, qkv_.data(), dim);
-    for (int r = 0; r < m; ++r) {
-      const int b = rows.sentence[r], n = sources_.length(b);
-      const float* keys = cross_[index].data() + static_cast<size_t>(sources_.starts[b]) * 2 * dim;
-      auto key = [=](int t) { return keys + static_cast<size_t>(t) * 2 * dim; };
-      attend(row(qkv_, r, dim), key, dim, n, heads, dim / heads, row(answer_, r, dim), weights(n));
+    for (int r = 0, end; r < m; r = end) {  // for all rows of a sentence together
+      const int b = rows.sentence[r];
+      for (end = r + 1; end < m && rows.sentence[end] == b;) ++end;
+      packed(b).attend(cross_[index].data() + places_[b], row(qkv_, r, dim), dim, end - r, row(answer_, r, dim), dim,
+                       room_);
     }
     mul(*layer.cross_out, answer_.data(), dim, m, both_.data() + dim, 2 * dim);
     for (int r = 0; r < m; ++r) {
