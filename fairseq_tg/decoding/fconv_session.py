@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
 from fairseq.models.fconv import FConvModel
 from torch import Tensor
-from torch.nn.utils.weight_norm import WeightNorm
 
+from fairseq_tg.compiled.fconv_extract import HALF, folded
 from fairseq_tg.decoding.sessions import Acting, Session, padding_mask, session_for
 from fairseq_tg.models.fconv import TGFConvModel
-
-HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
 
 class _Attention:
@@ -25,8 +22,8 @@ class _Attention:
         self.attention = attention
         self.keys = source * HALF
         self.values = sums * scale
-        self.weight_in, self.bias_in = _weights(attention.in_projection)
-        self.weight_out, self.bias_out = _weights(attention.out_projection)
+        self.weight_in, self.bias_in = folded(attention.in_projection)
+        self.weight_out, self.bias_out = folded(attention.out_projection)
         self.act = Acting(attention)
 
     def step(self, x: Tensor, embedding: Tensor, mask: Optional[Tensor]) -> Tensor:
@@ -50,7 +47,8 @@ class _Convolution:
 
     def __init__(self, convolution: Any, batch: int, steps: int) -> None:
         self.width = convolution.kernel_size[0]
-        weight, self.bias = _weights(convolution)
+        self.act = Acting(convolution)  # which has no memory
+        weight, self.bias = folded(convolution)
         # K x I x O -> O x (K I), as the inputs lie one after another
         self.weight = weight.permute(2, 0, 1).reshape(convolution.out_channels, -1)
         room = min(steps, 64) + self.width
@@ -59,14 +57,16 @@ class _Convolution:
 
     def step(self, x: Tensor) -> Tensor:
         """x: B x I -> B x O / 2."""
+        inputs = x
         if self.width > 1:
             if self.end == self.inputs.size(1):
                 self.inputs[:, : self.width - 1] = self.inputs[:, self.end - self.width + 1 : self.end].clone()
                 self.end = self.width - 1
             self.inputs[:, self.end] = x
             self.end += 1
-            x = self.inputs[:, self.end - self.width : self.end].reshape(x.size(0), -1)
-        return F.glu(F.linear(x, self.weight, self.bias), dim=1)
+            inputs = self.inputs[:, self.end - self.width : self.end].reshape(x.size(0), -1)
+        output = F.linear(inputs, self.weight, self.bias)
+        return F.glu(self.act(output, output, x), dim=1)
 
     def keep(self, rows: Tensor) -> None:
         self.inputs = self.inputs[rows]
@@ -92,8 +92,8 @@ class FConvSession(Session):
             some = tokens.new_full((1, steps), model.encoder.padding_idx + 1)  # any but padding
             self.positions = decoder.embed_positions(some)[0]
         self.done = 0
-        self.first, self.second, self.third = (_weights(m) for m in (decoder.fc1, decoder.fc2, decoder.fc3))
-        self.projections = [None if module is None else _weights(module) for module in decoder.projections]
+        self.first, self.second, self.third = (folded(m) for m in (decoder.fc1, decoder.fc2, decoder.fc3))
+        self.projections = [None if module is None else folded(module) for module in decoder.projections]
 
     @classmethod
     def supports(cls, model: Any) -> bool:
@@ -127,11 +127,3 @@ class FConvSession(Session):
                 attention.keep(rows)
         if self.mask is not None:
             self.mask = self.mask[rows]
-
-
-def _weights(module: Any) -> Tuple[Tensor, Tensor]:
-    """Weight and bias of a layer, which during a training has its weight only at the moment it is called."""
-    for hook in module._forward_pre_hooks.values():
-        if isinstance(hook, WeightNorm):
-            return hook.compute_weight(module), module.bias
-    return module.weight, module.bias
