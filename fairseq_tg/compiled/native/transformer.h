@@ -1,4 +1,4 @@
-// The Transformer, pre-norm or post-norm, with an actor at the attention to the source.
+// The Transformer, pre-norm or post-norm, with an actor at the attention to the source, or behind every sublayer.
 #pragma once
 
 #include "actor.h"
@@ -37,14 +37,16 @@ struct TransformerLayer {
 struct TransformerDecoderLayer : TransformerLayer {
   const Matrix *cross_q, *cross_kv, *cross_out;
   const Norm* cross_norm;
-  Actor actor;
+  Actor actor, self_actor, ffn_actor;
   TransformerDecoderLayer(const Tensors& tensors, const std::string& at)
       : TransformerLayer(tensors, at),
         cross_q(tensors.matrix(at + ".cross.q")),
         cross_kv(tensors.matrix(at + ".cross.kv")),
         cross_out(tensors.matrix(at + ".cross.out")),
         cross_norm(tensors.norm(at + ".cross.norm")),
-        actor(tensors, at + ".actor") {}
+        actor(tensors, at + ".actor"),
+        self_actor(tensors, at + ".self.actor", kGate),
+        ffn_actor(tensors, at + ".ffn.actor", kGate) {}
 };
 
 // Of encoder and decoder alike
@@ -147,7 +149,7 @@ class TransformerDecoder : public Decoder {
   std::vector<Aligned<float>> cross_;  // of each layer, keys and values of the source, packed
   std::vector<StepCache> caches_;      // of each layer, keys and values of the target
   std::vector<Memory> memories_;       // of each layer's actor
-  std::vector<float> x_, qkv_, answer_, both_, hidden_, weights_, room_, packed_;
+  std::vector<float> x_, qkv_, answer_, both_, asked_, hidden_, weights_, room_, packed_;
   std::vector<const float*> keys_;
   Ancestors ancestors_;
 
@@ -163,6 +165,12 @@ class TransformerDecoder : public Decoder {
     return weights_.data();
   }
 
+  void hidden_of(const TransformerLayer& layer, const float* x, int ldx, int m) {
+    const int wide = layer.fc1->rows;
+    mul(*layer.fc1, x, ldx, m, hidden_.data(), wide);
+    for (int r = 0; r < m; ++r) activate(model_.activation, row(hidden_, r, wide), wide);
+  }
+
   // x += f(x), with the layer norm before f or after the sum
   void feed_forward(const TransformerLayer& layer, bool pre_norm, std::vector<float>& x, int dim, int m) {
     const float* in = x.data();
@@ -170,10 +178,8 @@ class TransformerDecoder : public Decoder {
       for (int r = 0; r < m; ++r) layer.final_norm->apply(row(x, r, dim), row(answer_, r, dim));
       in = answer_.data();
     }
-    const int wide = layer.fc1->rows;
-    mul(*layer.fc1, in, dim, m, hidden_.data(), wide);
-    for (int r = 0; r < m; ++r) activate(model_.activation, row(hidden_, r, wide), wide);
-    mul(*layer.fc2, hidden_.data(), wide, m, answer_.data(), dim);
+    hidden_of(layer, in, dim, m);
+    mul(*layer.fc2, hidden_.data(), layer.fc1->rows, m, answer_.data(), dim);
     for (int r = 0; r < m; ++r) {
       float* to = row(x, r, dim);
       add(to, row(answer_, r, dim), dim);
@@ -230,6 +236,7 @@ class TransformerDecoder : public Decoder {
       for (int r = 0; r < m; ++r) layer.self_norm->apply(row(x_, r, dim), row(answer_, r, dim));
       in = answer_.data();
     }
+    if (layer.self_actor) asked_.assign(in, in + static_cast<size_t>(m) * dim);
     mul(*layer.qkv, in, dim, m, qkv_.data(), 3 * dim);
     StepCache& cache = caches_[index];
     float* own = cache.add(m);
@@ -243,12 +250,30 @@ class TransformerDecoder : public Decoder {
           row(qkv_, r, 3 * dim), [this](int t) { return keys_[t]; }, dim, rows.step + 1, heads, dim / heads,
           row(answer_, r, dim), weights(rows.step + 1));
     }
-    mul(*layer.out, answer_.data(), dim, m, qkv_.data(), dim);
-    // `both` holds [h, e] of the actor, so that neither is copied: h in the first half, e in the second.
-    for (int r = 0; r < m; ++r) {
-      float* x = row(x_, r, dim);
-      add(x, row(qkv_, r, dim), dim);
-      (pre_norm ? layer.cross_norm : layer.self_norm)->apply(x, row(both_, r, 2 * dim));
+    // `both` holds [h, e] of an actor, so that neither is copied more than once: h first, e in the second half
+    if (layer.self_actor) {
+      for (int r = 0; r < m; ++r) std::memcpy(row(both_, r, 2 * dim), row(asked_, r, dim), dim * sizeof(float));
+      mul(*layer.out, answer_.data(), dim, m, both_.data() + dim, 2 * dim);
+      for (int r = 0; r < m; ++r) {
+        float* x = row(x_, r, dim);
+        add(x, row(both_, r, 2 * dim) + dim, dim);
+        if (!pre_norm) layer.self_norm->apply(x, x);
+      }
+      acting_.act(layer.self_actor, rows, both_.data(), 2 * dim, x_.data(), dim, memories_[index]);
+      for (int r = 0; r < m; ++r) {
+        float *x = row(x_, r, dim), *h = row(both_, r, 2 * dim);
+        if (pre_norm)
+          layer.cross_norm->apply(x, h);
+        else
+          std::memcpy(h, x, dim * sizeof(float));
+      }
+    } else {
+      mul(*layer.out, answer_.data(), dim, m, qkv_.data(), dim);
+      for (int r = 0; r < m; ++r) {
+        float* x = row(x_, r, dim);
+        add(x, row(qkv_, r, dim), dim);
+        (pre_norm ? layer.cross_norm : layer.self_norm)->apply(x, row(both_, r, 2 * dim));
+      }
     }
 
     // Attention to the source
@@ -272,7 +297,23 @@ class TransformerDecoder : public Decoder {
       }
     }
     if (layer.actor) acting_.act(layer.actor, rows, both_.data(), 2 * dim, x_.data(), dim, memories_[index]);
-    feed_forward(layer, pre_norm, x_, dim, m);
+    if (!layer.ffn_actor) return feed_forward(layer, pre_norm, x_, dim, m);
+    // What it takes and gives is what the actor sees
+    for (int r = 0; r < m; ++r) {
+      float *x = row(x_, r, dim), *h = row(both_, r, 2 * dim);
+      if (pre_norm)
+        layer.final_norm->apply(x, h);
+      else
+        std::memcpy(h, x, dim * sizeof(float));
+    }
+    hidden_of(layer, both_.data(), 2 * dim, m);
+    mul(*layer.fc2, hidden_.data(), layer.fc1->rows, m, both_.data() + dim, 2 * dim);
+    for (int r = 0; r < m; ++r) {
+      float* x = row(x_, r, dim);
+      add(x, row(both_, r, 2 * dim) + dim, dim);
+      if (!pre_norm) layer.final_norm->apply(x, x);
+    }
+    acting_.act(layer.ffn_actor, rows, both_.data(), 2 * dim, x_.data(), dim, memories_[index]);
   }
 };
 
