@@ -100,7 +100,7 @@ def main() -> None:
         "nothing": [sys.executable, "-c", "import fairseq_tg.plugin"],
         "train": train,
         "generate --beam 1": [*generate, base, "--beam", "1"],
-        "generate --beam 1, fairseq's search": [*generate, base, "--beam", "1", "--no-fast-greedy"],
+        "generate --beam 1, fairseq's search": [*generate, base, "--beam", "1", "--no-fast-search"],
         "generate --beam 4": [*generate, base, "--beam", "4"],
         "generate of a tg checkpoint": [*generate, actor, "--beam", "1"],
         "actor export": [tg, "actor", "export", actor, at / "actor.safetensors"],

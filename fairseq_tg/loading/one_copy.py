@@ -70,6 +70,7 @@ class OneCopy(OrderedDict):
 def one_copy(tensors: Mapping[str, Tensor], model_dtype: torch.dtype = torch.float32) -> Mapping[str, Tensor]:
     """The tensors as `OneCopy`, if a model on a CPU that computes in `model_dtype` can take them as they are."""
     plain = all(
-        t.device.type == "cpu" and (t.dtype == model_dtype or not t.is_floating_point()) for t in tensors.values()
+        tensor.device.type == "cpu" and (tensor.dtype == model_dtype or not tensor.is_floating_point())
+        for tensor in tensors.values()
     )
     return OneCopy(tensors) if plain else tensors
