@@ -98,7 +98,9 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
         return [self.data_manager.get_decoder_langtok(lang, spec)] if spec else []
 
     def mark_options(self) -> Dict[str, Any]:
-        return {**{name: self.cfg[name] for name in MARK_OPTIONS}, "langs": ",".join(self.langs)}
+        options = {name: self.cfg[name] for name in MARK_OPTIONS}
+        # A fixed dictionary has the symbols, whatever languages are listed; else they are added in the list's order
+        return options if self.cfg.fixed_dictionary else {**options, "langs": ",".join(self.langs)}
 
     # Data
 
