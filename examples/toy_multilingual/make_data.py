@@ -1,7 +1,7 @@
 """Write a small seeded corpus of three languages: "en" and its translations into "xx" and "yy".
 
-English is the source of the toy language (../toy/make_data.py), whose words do not agree, and xx its target. yy says the
-same in words of its own and gives every noun the other gender: what agrees in one language does not in the other.
+English is the source of the toy language (../toy/make_data.py), whose words do not agree, and xx its target. yy says
+the same in words of its own and gives every noun the other gender: what agrees in one language does not in the other.
 """
 
 from __future__ import annotations

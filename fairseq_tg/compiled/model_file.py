@@ -22,7 +22,7 @@ from fairseq_tg.files import parse_json
 
 METADATA_KEY = "fairseq_tg.compiled"  # one key, because safetensors does not keep the order of several
 #: Of the files that this version reads, by what they may hold: Transformers alone, or any family
-FORMATS = (1, 2)
+FORMATS = (1, 2, 3)
 #: Files beside the weights, as tensors of bytes.
 DICTIONARIES = ("source.dictionary", "target.dictionary")
 SUBWORD_MODEL = "subword.model"
@@ -41,6 +41,11 @@ class TextOptions:
     target_lang: str
     subword: str = "none"  # one of SUBWORDS
     tokenizer: str = "none"  # one of TOKENIZERS
+    # Of a model of many languages, whose pair is said when it translates:
+    languages: str = ""  # all of them, with commas between
+    language_symbol: str = ""  # of a language, as in __{}__
+    source_symbol: str = ""  # whose symbol a source begins with: src, tgt or none
+    target_symbol: str = ""  # and a target
 
 
 @dataclass(frozen=True)
@@ -64,12 +69,12 @@ def write(path: str, model: CompiledModel) -> None:
     tensors[SUBWORD_MODEL] = _bytes(model.subword_model)
     text = json.dumps(
         {
-            "format": 1 if model.layout.family == FIRST_FAMILY else 2,
+            "format": 3 if model.text.languages else 1 if model.layout.family == FIRST_FAMILY else 2,
             "made_with": model.made_with,
             "base_fingerprint": model.base_fingerprint,
             "int8": model.int8,
             "layout": layout_to_json(model.layout),
-            "text": asdict(model.text),
+            "text": {name: value for name, value in asdict(model.text).items() if value},
         },
         sort_keys=True,
     )
@@ -115,7 +120,7 @@ def read(path: str) -> CompiledModel:
 def _checked(raw: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> CompiledModel:
     """The model, if every tensor is as the layout says: the engine trusts it from here on."""
     layout = layout_from_json(raw["layout"])
-    text = TextOptions(**raw["text"])
+    text = TextOptions(**{"source_lang": "", "target_lang": "", **raw["text"]})
     if type(raw["int8"]) is not bool or not all(type(value) is str for value in asdict(text).values()):
         raise ValueError(f"text options {raw['text']}")
     if text.subword not in SUBWORDS or text.tokenizer not in TOKENIZERS:
@@ -154,4 +159,8 @@ def summary(model: CompiledModel) -> Tuple[str, int]:
     """A few words on a model, and how many parameters it has."""
     actor = f"{model.layout.actor} actors" if model.layout.actor else "no actors"
     count = sum(t.size for name, t in model.tensors.items() if not name.endswith(".scale"))
-    return f"{model.text.source_lang}-{model.text.target_lang}, {actor}, {'int8' if model.int8 else 'float32'}", count
+    text = model.text
+    pair = (
+        f"{text.source_lang}-{text.target_lang}" if text.source_lang else f"{text.languages.count(',') + 1} languages"
+    )
+    return f"{pair}, {actor}, {'int8' if model.int8 else 'float32'}", count

@@ -209,8 +209,9 @@ class CorpusRun:
         if dataset is not self.task.datasets.get(subset):
             raise UserError("--kbest-dir builds a corpus with fairseq-generate: leave it out of other commands")
         if self.selection.needs_reference and dataset.tgt is None:
+            side = " or ".join(sorted({target for _, target in self.task.pairs}))
             raise UserError(
-                f"'{self.cfg.data}' has no targets of {subset}: --selection {self.selection.name} "
+                f"'{self.cfg.data}' has no {side} side of {subset}: --selection {self.selection.name} "
                 "compares with a reference; without one, use --selection mbr"
             )
 

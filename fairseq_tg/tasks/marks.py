@@ -44,6 +44,15 @@ class MarkedTask(FairseqTask):
         """
         return []
 
+    def compiled_marks(self) -> Dict[str, str]:
+        """The fields of a compiled model's `TextOptions` that say where the marks are."""
+        if self.marks:
+            raise UserError(
+                "this model cannot be compiled: a language's symbol takes the place of its end of sentence; "
+                "fairseq-interactive translates with it"
+            )
+        return {}
+
     def mark_options(self) -> Dict[str, Any]:
         """The options that say which marks there are and where, as they are typed."""
         return {}

@@ -12,6 +12,7 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq.utils import split_paths
 from omegaconf import open_dict
 
+from fairseq_tg.compiled.languages import PLACES
 from fairseq_tg.corpus.pairs import PairsDataset
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
@@ -96,6 +97,14 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
             return None
         spec = self.args.langtoks["main"][1]
         return [self.data_manager.get_decoder_langtok(lang, spec)] if spec else []
+
+    def compiled_marks(self) -> Dict[str, str]:
+        places = tuple(spec or "" for spec in self.args.langtoks["main"])
+        if self.args.lang_tok_replacing_bos_eos or not {*places} <= {*PLACES}:
+            return super().compiled_marks()
+        style = get_lang_tok("{}", self.args.lang_tok_style)
+        names = ("languages", "language_symbol", "source_symbol", "target_symbol")
+        return dict(zip(names, (",".join(self.langs), style, *places)))
 
     def mark_options(self) -> Dict[str, Any]:
         options = {name: self.cfg[name] for name in MARK_OPTIONS}

@@ -14,6 +14,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
+from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from tests.conftest import IN_PROCESS, hypotheses, run, run_tg, stir
@@ -190,6 +191,31 @@ def test_interactive_translates_what_generate_does(world, tmp_path):
             *("--input", world.directory / "valid.aa-en.aa", "--beam", "2", "--max-len-b", "20", *IN_PROCESS),
         )
         assert hypotheses(printed) == expected
+
+
+@pytest.mark.parametrize("kind", ["m2m", "tagged", "mbart50"])
+def test_compiled_models_are_told_the_languages(world, kind, tmp_path):
+    out = tmp_path / "model.tg"
+    printed = run_tg("compile", world.base(kind), out, "--data", world.data, "--no-subword")
+    assert "3 languages, no actors" in printed
+    for pair in ("aa-en", "en-bb"):
+        source, target = pair.split("-")
+        translator = Translator.load(str(out), source_lang=source, target_lang=target, max_len_b=20)
+        name = world.directory / f"valid.{pair if target == 'en' else f'{target}-{source}'}.{source}"
+        found = translator.translate(name.read_text().splitlines())
+        expected = hypotheses(world.generate(kind, pair, world.base(kind), "--beam", "1"))
+        assert dict(enumerate(found)) == expected
+    with pytest.raises(ValueError, match="give --source-lang and --target-lang, of aa,bb,en"):
+        Translator.load(str(out))
+    with pytest.raises(ValueError, match="this model does not know 'zz': it has aa,bb,en"):
+        Translator.load(str(out), source_lang="zz", target_lang="en")
+
+
+@pytest.mark.parametrize("kind", ["replaced", "mbart25"])
+def test_other_symbols_are_not_compiled(world, kind, tmp_path):
+    with pytest.raises(UserError, match="cannot be compiled: a language's symbol takes the place"):
+        run_tg("compile", world.base(kind), tmp_path / "model.tg", "--data", world.data, "--no-subword")
+    assert not list(tmp_path.iterdir())
 
 
 def test_training_goes_on_exactly(world, tmp_path):
