@@ -13,6 +13,7 @@ import numpy as np
 
 from fairseq_tg.compiled.layout import Layout
 from fairseq_tg.compiled.library import EngineError, Request, Results, best_library, library_path, load_library
+from fairseq_tg.memory import MappedFiles
 
 OUT_OF_MEMORY = "there is not enough memory for this model"
 
@@ -50,8 +51,17 @@ def sinusoidal_positions(count: int, dim: int, pad: int) -> np.ndarray:
 class Engine:
     """A model ready to translate token ids. It is not changed by that: any number of threads may share it."""
 
-    def __init__(self, layout: Layout, tensors: Dict[str, np.ndarray], library: Optional[Path] = None) -> None:
-        """tensors: those of `layout.tensors`, checked; library: another than the package's own for this machine."""
+    def __init__(
+        self, layout: Layout, tensors: Dict[str, np.ndarray], library: Optional[Path] = None, consume: bool = False
+    ) -> None:
+        """tensors: those of `layout.tensors`, checked; library: another than the package's own for this machine.
+
+        The engine has matrices in an order of its own. What it has read of a mapped file is given back; with
+        `consume`, tensors are taken out of the dictionary, so that there are never two of all.
+        """
+        embeddings = {
+            "output" if side in layout.shared_embeddings else f"{side}.embedding" for side in layout.embedding_shapes()
+        }
         self.layout = layout
         self._library = load_library(library or library_path(best_library()))
         self._model = c_void_p(self._library.tg_new())
@@ -60,10 +70,14 @@ class Engine:
         for name, value in layout.numbers().items():
             self._give(self._library.tg_number, name.encode(), value)
         self._kept: List[np.ndarray] = []  # what the engine reads in place
+        files = MappedFiles()
         for name, (rows, columns, _) in layout.matrices().items():
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
             addresses = (_at(weight), _at(scale), _at(tensors.get(f"{name}.bias")))
             self._give(self._library.tg_matrix, name.encode(), *addresses, rows, columns)
+            files.page_out(weight.ctypes.data, weight.nbytes)
+            if consume and name not in embeddings:
+                del tensors[f"{name}.weight"], weight
         for side in layout.embedding_shapes():
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")

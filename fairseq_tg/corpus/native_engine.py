@@ -105,7 +105,7 @@ def _search(searched: Searched, int8: bool) -> Search:
                 raise UserError(f"--kbest-engine native cannot search for this: {reason}; use the engine fairseq")
             layout, tensors = extract(models[0])
             try:
-                engines.append(Engine(layout, quantize(tensors, layout) if int8 else tensors))
+                engines.append(Engine(layout, quantize(tensors, layout) if int8 else tensors, consume=True))
             except EngineError as error:
                 raise UserError(f"{error}; or use --kbest-engine fairseq") from None
         return engines[0]

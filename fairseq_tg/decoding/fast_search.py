@@ -136,7 +136,7 @@ class FastGenerator(SequenceGenerator):
             plain = plain and self.eos == self.tgt_dict.eos()  # and no language's symbol, as in mBART
             if plain and unsupported(self.translator) is None:
                 try:
-                    self._engine = Engine(*extract(self.translator))
+                    self._engine = Engine(*extract(self.translator), consume=True)
                 except EngineError:  # not built here: sessions do it, too
                     self._engine = None
         return self._engine
