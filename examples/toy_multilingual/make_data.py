@@ -32,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="where to write train, valid and test of en-xx and en-yy")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--train", type=int, default=3000, help="number of training sentences of each pair")
+    parser.add_argument("--train", type=int, default=2500, help="number of training sentences of each pair")
     args = parser.parse_args()
     generator = random.Random(args.seed)
     args.directory.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 #   bash examples/toy_multilingual/run.sh [WORK_DIRECTORY [SEED [SENTENCES [EPOCHS]]]]
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-work=${1:-work-multilingual} seed=${2:-1} sentences=${3:-3000} epochs=${4:-10}
+work=${1:-work-multilingual} seed=${2:-1} sentences=${3:-2500} epochs=${4:-14}
 data=$work/data-bin
 mkdir -p "$work"
 tg=$(python -m fairseq_tg)
@@ -24,10 +24,10 @@ fi
 
 echo "== 2. base: one Transformer for both languages, to and from English ($work/base; its log is $work/base.log)"
 fairseq-train "$data" --user-dir "$tg" --task translation_multi_simple_epoch "${marks[@]}" --lang-pairs $pairs \
-    --arch transformer --encoder-embed-dim 48 --decoder-embed-dim 48 --encoder-ffn-embed-dim 96 --decoder-ffn-embed-dim 96 \
+    --arch transformer --encoder-embed-dim 64 --decoder-embed-dim 64 --encoder-ffn-embed-dim 128 --decoder-ffn-embed-dim 128 \
     --encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 4 --decoder-attention-heads 4 --share-all-embeddings \
-    --dropout 0.2 --optimizer adam --lr 3e-3 --lr-scheduler inverse_sqrt --warmup-updates 100 \
-    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 3000 --max-epoch "$epochs" \
+    --dropout 0.1 --optimizer adam --lr 4e-3 --lr-scheduler inverse_sqrt --warmup-updates 100 \
+    --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 1200 --max-epoch "$epochs" \
     --no-epoch-checkpoints --seed "$seed" --save-dir "$work/base" --log-format simple --log-interval 1000 > "$work/base.log" 2>&1
 base=$work/base/checkpoint_best.pt
 
@@ -41,7 +41,7 @@ fairseq-train "$work/pseudo-bin" "${task[@]}" --lang-pairs en-xx --arch tg_trans
     --seed "$seed" --save-dir "$work/actor" --log-format simple --log-interval 1000 > "$work/actor.log" 2>&1
 
 echo "== 4. en-xx on the test set: greedy, beam 4, and greedy with actors"
-for system in "$base 1" "$base 4" "$work/actor/checkpoint_best.pt 1"; do
+for system in "$base 1" "$base 4" "$work/actor/checkpoint_last.pt 1"; do
     read -r path beam <<< "$system"
     fairseq-generate "$data" "${task[@]}" -s en -t xx --lang-pairs en-xx --path "$path" --gen-subset test --beam "$beam" \
         --max-len-b 40 --scoring sacrebleu 2> "$work/generate.log" | grep "^Generate" | sed "s|^|$path: |"
