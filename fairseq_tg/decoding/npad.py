@@ -12,10 +12,10 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 from torch import Tensor
 
-from fairseq_tg.decoding.greedy import Found, GreedyGenerator
+from fairseq_tg.decoding.fast_search import FastGenerator, Greedy
 
 
-class NPADGenerator(GreedyGenerator):
+class NPADGenerator(FastGenerator):
     """fairseq's generator for a model that has a session.
 
     Args:
@@ -49,9 +49,7 @@ class NPADGenerator(GreedyGenerator):
         found = self._score(inputs, tokens)
         best = []
         for first in range(0, len(found), self.chains):
-            chains = [
-                self._hypothesis(item, inputs["src_tokens"].device) for item in found[first : first + self.chains]
-            ]
+            chains = [self._finished(item, inputs["src_tokens"].device) for item in found[first : first + self.chains]]
             best.append([max(chains, key=lambda chain: chain["score"])])  # of equal ones the first: that without noise
         return best
 
@@ -78,7 +76,7 @@ class NPADGenerator(GreedyGenerator):
         deviation = torch.arange(rows).remainder(self.chains).gt(0).unsqueeze(1) * (self.noise / (step + 1))
         return lambda state: state + deviation * torch.randn(state.shape, generator=self.chance, dtype=state.dtype)
 
-    def _score(self, inputs: Dict[str, Tensor], chains: List[List[int]]) -> List[Found]:
+    def _score(self, inputs: Dict[str, Tensor], chains: List[List[int]]) -> List[Greedy]:
         """The log-probabilities of all tokens of all chains, by the model without noise."""
         longest = max(map(len, chains))
         targets = torch.full((len(chains), longest), self.pad)
@@ -89,7 +87,7 @@ class NPADGenerator(GreedyGenerator):
         output = self.translator(**inputs, prev_output_tokens=previous)
         log_probs = self.translator.get_normalized_probs(output, log_probs=True)
         picked = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2).tolist()
-        return [Found(tokens, scores[: len(tokens)]) for tokens, scores in zip(chains, picked)]
+        return [Greedy(tokens, scores[: len(tokens)]) for tokens, scores in zip(chains, picked)]
 
 
 def _until(tokens: List[int], eos: int) -> List[int]:

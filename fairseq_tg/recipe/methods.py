@@ -28,8 +28,8 @@ BEAM = 4  # also the chains of NPAD: as many hypotheses
 TURNS, BATCH = 3, 32
 #: The whole base trained on the pseudo corpus; its learning rate is that of fine-tuning
 CONT = Training(actor="", lr=5e-4)
-#: A policy gradient is noisy: a step is smaller than with cross-entropy
-POLICY = {"criterion": "actor_policy_gradient", "lr": 1e-3}
+#: A policy gradient is noisy: its steps are smaller than with cross-entropy
+POLICY_LR = 1e-3
 METHODS = ("greedy", f"beam {BEAM}", f"NPAD {BEAM}", "tg", "policy gradient", "cont.")
 
 
@@ -82,17 +82,19 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
     pseudo = out / "pseudo-bin"
     digest = corpus_hash(build_corpus(recipe, task, pseudo))
     updates = count_updates(pseudo, usual)
-    data = pseudo
-    training = usual
+    data, training, more = pseudo, usual, []
     if name == "cont.":
         training = replace(CONT, seed=seed, max_tokens=usual.max_tokens, epochs=usual.epochs)
     elif name == "policy gradient":
         data = Path(recipe.data)
         digest = "".join(hash_data(data, split, pair) for split in ("train", "valid"))
-        training = replace(usual, **POLICY)  # type: ignore[arg-type]
+        training, more = replace(usual, lr=POLICY_LR), ["--criterion", "actor_policy_gradient"]
+        more += ["--reward", recipe.objective]
     print(f"== {name}, seed {seed}")
     directory = out / "cells" / f"method-{name.replace(' ', '-').rstrip('.')}-{seed}"
-    return train(training, data, recipe.base, base, directory, task, digest, recipe.workers, updates, recipe.text)
+    return train(
+        training, data, recipe.base, base, directory, task, digest, recipe.workers, updates, recipe.text, more=more
+    )
 
 
 def _translate(methods: List[Method], subset: Subset, eos: int) -> Tuple[Dict[str, List[str]], Dict[str, Turns]]:

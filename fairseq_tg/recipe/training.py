@@ -7,7 +7,7 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from fairseq.models import MODEL_REGISTRY
 from tqdm import tqdm
@@ -51,6 +51,7 @@ def train(
     updates: Optional[int] = None,
     text: Optional[WordOptions] = None,
     start: Optional[Path] = None,
+    more: Sequence[str] = (),
 ) -> Path:
     """Train and give the best checkpoint by greedy BLEU on the validation set; what is done already is kept.
 
@@ -62,12 +63,15 @@ def train(
         updates: instead of as many as the epochs have, to compare corpora of several sizes.
         text: how the data was made of text, which is what validations score.
         start: a checkpoint whose actors are trained on.
+        more: further flags of fairseq-train, which go before those of the training.
     """
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
     text = text or WordOptions()
     settings.update(updates=updates, **with_contents(text.given()))
     if start is not None:
         settings["start"] = hash_file(start)
+    if more:
+        settings["more"] = list(more)
     stage = Stage(directory, settings)
     if stage.is_done():
         return directory / BEST
@@ -77,7 +81,7 @@ def train(
         flags += architecture_flags(base_record)
     if start is not None:
         flags += ["--finetune-from-model", str(start)]
-    flags += source_flags(training, text)
+    flags += [*source_flags(training, text), *more]
     with stage.doing([BEST, TRAIN_LOG]):
         _run(data, directory, [*flags, *_validation(text, task, training.patience)], updates, threads)
     return directory / BEST

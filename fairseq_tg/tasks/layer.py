@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
 from fairseq.data.iterators import EpochBatchIterator
-from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
-from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -17,15 +15,16 @@ from fairseq_tg.corpus.engines import ENGINES
 from fairseq_tg.corpus.run import CorpusRun, asks_for_greedy
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
-from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
+from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.actor_files import build_from_actor_file
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.objectives import OBJECTIVES
+from fairseq_tg.tasks.lists import ListOptions, ListTask
 
 
 @dataclass
-class TGTaskOptions(FairseqDataclass):
+class TGTaskOptions(ListOptions):
     """The options of the layer; comes before the parent's config."""
 
     actor_weights: Optional[str] = field(
@@ -35,8 +34,12 @@ class TGTaskOptions(FairseqDataclass):
             f"for all bases or one for each, separated by '{os.pathsep}'"
         },
     )
-    no_fast_greedy: bool = field(
-        default=False, metadata={"help": "with --beam 1, search as fairseq does instead of by the fast path"}
+    no_fast_search: bool = field(
+        default=False,
+        metadata={
+            "help": "search as fairseq does, instead of with the native engine or the fast greedy path",
+            "argparse_alias": "--no-fast-greedy",
+        },
     )
     source_sampling: Optional[float] = field(
         default=None,
@@ -96,7 +99,7 @@ class TGTaskOptions(FairseqDataclass):
     )
 
 
-class TGTask(FairseqTask):
+class TGTask(ListTask):
     """The layer: translation with a model and actors, where no sentence is lost; comes before the parent task."""
 
     keeps_base_record = True  # see `build_model`; a tg model is not built for a task that does not
@@ -115,7 +118,7 @@ class TGTask(FairseqTask):
         return self.cfg._get_root()
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        if split == self.cfg.train_subset and not self.cfg.kbest_dir:
+        if split == self.cfg.train_subset and not self.cfg.kbest_dir and not self.cfg.kbest_lists:
             paths = split_paths(self.cfg.data)
             check_training_split(paths[(epoch - 1) % len(paths)])
         super().load_dataset(split, epoch, combine, **kwargs)
@@ -161,17 +164,17 @@ class TGTask(FairseqTask):
             raise UserError(
                 f"{len(files)} files in --actor-weights for {len(models)} models: give one, or one for each"
             )
-        fast = self._corpus_run is None and not self.cfg.no_fast_greedy and not more
-        if fast and is_greedy(models, args, **kwargs):
-            kwargs["seq_gen_cls"] = GreedyGenerator
+        fast = self._corpus_run is None and not self.cfg.no_fast_search and not more
+        if fast and is_plain(models, args, **kwargs):
+            kwargs["seq_gen_cls"] = FastGenerator
         generator = super().build_generator(models, args, *more, **kwargs)
         if self._corpus_run is None:
             return generator
         with open_dict(args):
             plain = {"beam": 1, "nbest": 1, "diverse_beam_groups": -1, "diversity_rate": -1.0}
             greedy_args = OmegaConf.merge(args, plain)
-        if not self.cfg.no_fast_greedy and not more and is_greedy(models, greedy_args, **kwargs):
-            kwargs["seq_gen_cls"] = GreedyGenerator
+        if not self.cfg.no_fast_search and not more and is_plain(models, greedy_args, **kwargs):
+            kwargs["seq_gen_cls"] = FastGenerator
         return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:

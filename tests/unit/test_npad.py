@@ -7,10 +7,10 @@ from typing import Any, List
 import pytest
 import torch
 
-from fairseq_tg.decoding.greedy import GreedyGenerator
+from fairseq_tg.decoding.fast_search import FastGenerator
 from fairseq_tg.decoding.npad import NPADGenerator
 from tests.conftest import FAMILIES, Workspace
-from tests.unit.test_greedy import BATCH, LIMIT, build_model, random_batches
+from tests.unit.test_fast_search import BATCH, LIMIT, build_model, random_batches
 
 
 def search(generator: Any, model: Any, batches: List[Any]) -> List[Any]:
@@ -22,7 +22,7 @@ def test_chains_with_noise(workspace: Workspace, family: str) -> None:
     model, task = build_model(workspace, family, ""), workspace.task()
     batches = random_batches(task, 40)
     options = {"beam_size": 1, "max_len_b": LIMIT}
-    greedy = search(GreedyGenerator([model], task.target_dictionary, **options), model, batches)
+    greedy = search(FastGenerator([model], task.target_dictionary, **options), model, batches)
 
     def npad(**noise: Any) -> List[Any]:
         return search(NPADGenerator([model], task.target_dictionary, **options, **noise), model, batches)
