@@ -16,6 +16,7 @@ from fairseq_tg.compiled.options import Compilation, SearchOptions, Translation
 from fairseq_tg.errors import UserError, report_in_one_line
 from fairseq_tg.evaluation.options import BenchOptions, ReportOptions
 from fairseq_tg.recipe.options import Ablation, Recipe
+from fairseq_tg.serve.options import ServeOptions
 
 # What a command needs is imported when it runs: fairseq takes seconds, and a compiled model needs none of it.
 
@@ -128,6 +129,14 @@ def _translate(options: Translation) -> None:
         raise UserError(f"{failed} line{' was' if failed == 1 else 's were'} not translated: see above")
 
 
+def _serve(options: ServeOptions) -> None:
+    try:
+        from fairseq_tg.serve.server import serve
+    except ModuleNotFoundError as error:
+        raise UserError(f"serving needs {error.name}: pip install 'fairseq_tg[serve]'") from None
+    serve(options)
+
+
 def _bench(options: BenchOptions) -> None:
     from fairseq_tg.evaluation.bench import run, sections
     from fairseq_tg.evaluation.tables import as_text
@@ -161,7 +170,7 @@ def _ablate(recipe: Ablation) -> None:
 
 
 #: What runs a compiled model
-WITHOUT_FAIRSEQ = (_translate,)
+WITHOUT_FAIRSEQ = (_translate, _serve)
 
 
 def _add_command(
@@ -262,9 +271,11 @@ def get_parser() -> argparse.ArgumentParser:
     _add_corpus_commands(commands.add_parser("corpus", help="build oracle k-best corpora, look at them, merge them"))
     _add_train_command(commands)
     again = "Started again, it goes on where it was; stages that are done and whole are not done again."
+    signals = "SIGTERM ends it when what is under way is answered; SIGHUP makes it read its model files again."
     for name, options, run, help, *description in (
         ("compile", Compilation, _compile, "write a checkpoint to one file that translates without fairseq"),
         ("translate", Translation, _translate, "translate lines, from standard input to standard output"),
+        ("serve", ServeOptions, _serve, "translate over HTTP, with LibreTranslate's API and a page", signals),
         ("bench", BenchOptions, _bench, "tokens a second, latency, memory and BLEU of every way to decode a model"),
         ("report", ReportOptions, _report, "the paper's tables and figures for your model: quality, speed, examples"),
         ("run", Recipe, _run, "the whole recipe for a base: oracle corpus, actor, report", again),
