@@ -6,17 +6,15 @@ python docs/make_reference.py        after a change to an option; a test compare
 from __future__ import annotations
 
 import argparse
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Iterator, List, Tuple
 
-import fairseq.tasks.translation
 from fairseq.dataclass import FairseqDataclass
 
 from fairseq_tg.cli import get_parser
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig
 from fairseq_tg.models.config import ActorConfig
-from fairseq_tg.tasks.translation import TGTranslationConfig
+from fairseq_tg.tasks.layer import TGTaskOptions
 
 REFERENCE = Path(__file__).with_name("reference.md")
 INTRODUCTION = """# Reference: all options
@@ -47,12 +45,12 @@ def escape(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def option_rows(config: type, inherited: Tuple[str, ...] = ()) -> List[Row]:
-    """The fields of a fairseq dataclass as options, but for those of its parent that fairseq documents."""
+def option_rows(config: type) -> List[Row]:
+    """The fields of a fairseq dataclass as options."""
     made: FairseqDataclass = config()
     rows = []
     for name in made._get_all_attributes():
-        if name in inherited or name.startswith("_"):
+        if name.startswith("_"):
             continue
         default = made._get_default(name)
         if isinstance(default, str) and default.startswith("${"):
@@ -104,10 +102,9 @@ def reference() -> str:
         about = about if about.startswith("fairseq") else about[:1].upper() + about[1:]
         description = " ".join(filter(None, [f"{about}.", parser.description]))
         parts += [f"### {name}\n", f"{description}\n", table(argument_rows(parser))]
-    theirs = tuple(field.name for field in fields(fairseq.tasks.translation.TranslationConfig))
     parts += ["## Models: `--arch tg_transformer`, `tg_lstm`, `tg_fconv`\n", table(option_rows(ActorConfig))]
     parts += ["## Task: `--task tg_translation`\n", "Beside those of fairseq's task `translation`.\n"]
-    parts += [table(option_rows(TGTranslationConfig, theirs))]
+    parts += [table(option_rows(TGTaskOptions))]
     parts += ["## Criterion: `--criterion actor_cross_entropy`\n", table(option_rows(ActorCrossEntropyConfig))]
     return "\n".join(parts)
 

@@ -205,3 +205,8 @@ def build_actor(name: str, state_dim: int, context_dim: int, hidden_dim: int = 0
     if rank < 0:
         raise UserError(f"--actor-rank {rank}: give a rank, or 0 for full maps")
     return ACTORS[name](state_dim, context_dim, hidden_dim or state_dim, rank)
+
+
+def actor_name(actor: Actor) -> str:
+    """By what name an actor was built."""
+    return next((name for name in ACTORS.names() if type(actor) is ACTORS[name]), type(actor).__name__)

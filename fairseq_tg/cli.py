@@ -257,7 +257,7 @@ def _add_train_command(commands: argparse._SubParsersAction) -> None:
 
 class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from fairseq_tg.compiled.engine import described
+        from fairseq_tg.compiled.library import described
 
         print(f"fairseq_tg {__version__}, {described()}")
         parser.exit()

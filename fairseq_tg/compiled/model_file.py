@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fairseq_tg.compiled.layout import Layout
+from fairseq_tg.compiled.layouts import layout_from_json, layout_to_json
 from fairseq_tg.files import parse_json
 
 METADATA_KEY = "fairseq_tg.compiled"  # one key, because safetensors does not keep the order of several
@@ -66,7 +67,7 @@ def write(path: str, model: CompiledModel) -> None:
             "made_with": model.made_with,
             "base_fingerprint": model.base_fingerprint,
             "int8": model.int8,
-            "layout": asdict(model.layout),
+            "layout": layout_to_json(model.layout),
             "text": asdict(model.text),
         },
         sort_keys=True,
@@ -112,7 +113,7 @@ def read(path: str) -> CompiledModel:
 
 def _checked(raw: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> CompiledModel:
     """The model, if every tensor is as the layout says: the engine trusts it from here on."""
-    layout = Layout(**raw["layout"])
+    layout = layout_from_json(raw["layout"])
     text = TextOptions(**raw["text"])
     if type(raw["int8"]) is not bool or not all(type(value) is str for value in asdict(text).values()):
         raise ValueError(f"text options {raw['text']}")

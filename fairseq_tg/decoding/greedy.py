@@ -13,8 +13,9 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_tg.compiled.engine import Engine, EngineError
+from fairseq_tg.compiled.engine import Engine
 from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.compiled.library import EngineError
 from fairseq_tg.decoding import fconv_session, lstm_session, transformer_session  # noqa: F401 (registers sessions)
 from fairseq_tg.decoding.sessions import find_session
 from fairseq_tg.errors import UserError

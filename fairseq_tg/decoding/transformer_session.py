@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from torch import Tensor
 
-from fairseq_tg.compiled.extract import unsupported
+from fairseq_tg.compiled.transformer_extract import unsupported
 from fairseq_tg.decoding.sessions import Acting, Session, padding_mask, session_for
 from fairseq_tg.models.transformer import TGTransformerModel
 

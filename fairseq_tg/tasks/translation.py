@@ -1,142 +1,18 @@
 """tg_translation: fairseq's translation task, for tg models and for bases with an actor file."""
 
-# Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
-import os
-from dataclasses import dataclass, field
-from typing import Any, List, Optional
+from dataclasses import dataclass
 
-from fairseq.data.iterators import EpochBatchIterator
-from fairseq.models import BaseFairseqModel
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from fairseq.utils import split_paths
-from omegaconf import DictConfig, OmegaConf, open_dict
 
-from fairseq_tg.corpus.directory import check_training_split
-from fairseq_tg.corpus.engines import ENGINES
-from fairseq_tg.corpus.run import CorpusRun
-from fairseq_tg.corpus.selection import SELECTIONS, get_selection
-from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
-from fairseq_tg.errors import UserError
-from fairseq_tg.models.actor_files import build_from_actor_file
-from fairseq_tg.models.base import ActorModel
-from fairseq_tg.objectives import OBJECTIVES
+from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
 
 
 @dataclass
-class TGTranslationConfig(TranslationConfig):
-    actor_weights: Optional[str] = field(
-        default=None,
-        metadata={
-            "help": "actor file (fairseq-tg actor export) to put on the base given with --path; for an ensemble, one "
-            f"for all bases or one for each, separated by '{os.pathsep}'"
-        },
-    )
-    no_fast_greedy: bool = field(
-        default=False, metadata={"help": "with --beam 1, search as fairseq does instead of by the fast path"}
-    )
-    kbest_dir: Optional[str] = field(
-        default=None, metadata={"help": "build an oracle k-best corpus in this directory, with k = --beam"}
-    )
-    objective: str = field(
-        default="sbleu",
-        metadata={"help": f"what a hypothesis is chosen by: {', '.join(OBJECTIVES.names())}, or pkg.module:function"},
-    )
-    selection: str = field(
-        default="top1",
-        metadata={"help": f"what is chosen from a k-best list: {', '.join(SELECTIONS.names())} (topn:N)"},
-    )
-    kbest_jsonl: bool = field(
-        default=False, metadata={"help": "also keep every hypothesis with its scores, in kbest.jsonl.gz"}
-    )
-    kbest_from: Optional[str] = field(
-        default=None,
-        metadata={"help": "take the k-best lists from this corpus (built with --kbest-jsonl) instead of decoding"},
-    )
-    kbest_shard: Optional[str] = field(
-        default=None,
-        metadata={"help": "build shard I of N, as I/N from 0/N on (default: from Slurm's array variables, or 0/1)"},
-    )
-    kbest_block: int = field(default=500, metadata={"help": "sentences that are committed to disk together"})
-    kbest_engine: str = field(
-        default="fairseq", metadata={"help": f"what does the beam search: {', '.join(ENGINES.names())}"}
-    )
+class TGTranslationConfig(TGTaskOptions, TranslationConfig):
+    pass
 
 
 @register_task("tg_translation", dataclass=TGTranslationConfig)
-class TGTranslationTask(TranslationTask):
-    """Translation with a model and actors, where no sentence is lost."""
-
-    keeps_base_record = True  # see `build_model`; a tg model is not built for a task that does not
-
-    def __init__(self, cfg: TGTranslationConfig, src_dict: Any, tgt_dict: Any) -> None:
-        super().__init__(cfg, src_dict, tgt_dict)
-        self._corpus_run: Optional[CorpusRun] = None
-        self._actor_files: List[str] = cfg.actor_weights.split(os.pathsep) if cfg.actor_weights else []
-
-    @property
-    def _command(self) -> DictConfig:
-        """All options of the command, of which a task is given its own."""
-        return self.cfg._get_root()
-
-    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        if split == self.cfg.train_subset and not self.cfg.kbest_dir:
-            paths = split_paths(self.cfg.data)
-            check_training_split(paths[(epoch - 1) % len(paths)])
-        super().load_dataset(split, epoch, combine, **kwargs)
-
-    def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> EpochBatchIterator:
-        # With a multiple (8 by default), fairseq drops the last batch of a data set that is no multiple of it: up to 7
-        # sentences are not trained on, and of a test set not translated, without a word.
-        kwargs["required_batch_size_multiple"] = 1
-        if self.cfg.kbest_dir:
-            self._corpus_run = CorpusRun(self, self._command)
-            wanted = ("max_positions", "max_tokens", "max_sentences")
-            batches = self._corpus_run.iterator(dataset, **{name: kwargs.get(name) for name in wanted})
-            if batches is None:
-                raise SystemExit(0)  # given no batches, fairseq-generate divides by the time that they took
-            return batches
-        if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
-            # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
-            kwargs.update(num_shards=self._command.dataset.num_shards, shard_id=self._command.dataset.shard_id)
-        known = dataset in self.dataset_to_epoch_iter
-        # fairseq makes a data set's batches once, from the seed and the epoch in which it was started: a training that
-        # was interrupted would go on with other batches. They are made as for epoch 1, whenever that is.
-        iterator = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)
-        if not known:
-            dataset.set_epoch(epoch)
-            iterator.epoch = max(epoch, 1)
-        return iterator
-
-    def build_generator(self, models: List[Any], args: Any, *more: Any, **kwargs: Any) -> Any:
-        files = (self.cfg.actor_weights or "").split(os.pathsep)
-        if len(files) not in (1, len(models)):
-            raise UserError(
-                f"{len(files)} files in --actor-weights for {len(models)} models: give one, or one for each"
-            )
-        fast = self._corpus_run is None and not self.cfg.no_fast_greedy and not more
-        if fast and is_greedy(models, args, **kwargs):
-            kwargs["seq_gen_cls"] = GreedyGenerator
-        generator = super().build_generator(models, args, *more, **kwargs)
-        if self._corpus_run is None:
-            return generator
-        with open_dict(args):
-            plain = {"beam": 1, "nbest": 1, "diverse_beam_groups": -1, "diversity_rate": -1.0}
-            greedy_args = OmegaConf.merge(args, plain)
-        return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
-
-    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
-        if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
-            self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
-        if self._actor_files and not from_checkpoint:
-            raise UserError("--actor-weights is for translating: to train on from actors, use --finetune-from-model")
-        if self._actor_files:
-            # fairseq builds the models of an ensemble in the order of --path
-            path = self._actor_files.pop(0) if len(self._actor_files) > 1 else self._actor_files[0]
-            return build_from_actor_file(path, cfg, self)
-        model = super().build_model(cfg, from_checkpoint)
-        if isinstance(model, ActorModel):
-            # So that the checkpoints of this run rebuild without the base's: the trainer saves this config.
-            with open_dict(cfg):
-                cfg.base_record = model.base.to_json()
-        return model
+class TGTranslationTask(TGTask, TranslationTask):
+    pass

@@ -10,7 +10,7 @@ from typing import List
 
 import pytest
 
-from fairseq_tg.compiled.engine import AVX2, GENERIC, best_library, library_path
+from fairseq_tg.compiled.library import AVX2, GENERIC, best_library, library_path
 
 #: In tests/sanitizers/run.py: an argument here and not a variable that the package reads, because whoever sets the
 #: latter would run his code in every program that translates.

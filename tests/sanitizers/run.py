@@ -48,7 +48,7 @@ SANITIZERS = {
 def build(directory: Path, flags: List[str], compiler: str) -> None:
     """Both libraries, with the flags of setup.py but for the level of optimization."""
     sys.path.insert(0, str(ROOT))
-    from fairseq_tg.compiled.engine import AVX2, GENERIC, library_path
+    from fairseq_tg.compiled.library import AVX2, GENERIC, library_path
 
     command = [compiler, "-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-fopenmp", "-Wno-psabi", "-fPIC"]
     processes = []

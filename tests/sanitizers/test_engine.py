@@ -17,11 +17,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_tg.compiled.engine import GENERIC, Engine, library_path
+from fairseq_tg.compiled.engine import Engine
 from fairseq_tg.compiled.layout import ACTIVATIONS, ACTORS, Layout
+from fairseq_tg.compiled.library import GENERIC, library_path
+from fairseq_tg.compiled.transformer_layout import TransformerLayout
 
 PAD, EOS, UNK = 1, 2, 3
-TOLERANCE = 5e-4  # of log-probabilities
+TOLERANCE = 2e-3  # of log-probabilities; an int8 activation on the edge between two steps may fall to either side
 Tensors = Dict[str, np.ndarray]
 SMALL: Dict[str, Any] = {
     "vocabulary": 23, "source_vocabulary": 19, "dim": 12, "encoder_dim": 20, "encoder_ffn": 17, "decoder_ffn": 33,
@@ -33,7 +35,7 @@ SMALL: Dict[str, Any] = {
 
 
 def small_layout(**changes: Any) -> Layout:
-    return Layout(**{**SMALL, **changes})
+    return TransformerLayout(**{**SMALL, **changes})
 
 
 def random_tensors(layout: Layout, int8: bool, seed: int = 0) -> Tensors:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairseq_tg import __version__, cli
-from fairseq_tg.compiled import engine
+from fairseq_tg.compiled import library as engine
 from tests.conftest import REPO
 
 FIXTURE = REPO / "tests" / "fixtures" / "fairseq-0.12.3"

@@ -1,9 +1,35 @@
 // What Python calls (fairseq_tg/compiled/engine.py). Any number of threads may translate with one model at once.
 #pragma once
 
-#include "decode.h"
+#include "search.h"
+#include "transformer.h"
 
 namespace tg {
+
+enum FamilyKind { kTransformer = 0 };  // as in layout.py
+
+struct Model {
+  Tensors tensors;
+  std::unique_ptr<Family> family;
+  std::string missing;
+
+  void connect() {
+    try {
+      switch (tensors.integer("family")) {
+        case kTransformer:
+          family = std::make_unique<Transformer>(tensors);
+          break;
+        default:
+          missing = "family";
+      }
+    } catch (const Missing& error) {
+      missing = error.what();
+    }
+  }
+  Words words() const {
+    return {tensors.integer("vocabulary"), tensors.integer("pad"), tensors.integer("eos"), tensors.integer("unk")};
+  }
+};
 
 // Runs f; 0 if it ended well, 1 if not, which is when there is not enough memory. No exception may reach the caller.
 template <class F>
@@ -30,16 +56,18 @@ int tg_has_avx2() {
 }
 
 // A model without tensors, or null
-tg::Model* tg_new(const tg::Config* config) {
+tg::Model* tg_new() {
   tg::Model* model = nullptr;
-  tg::guarded([&] {
-    model = new tg::Model();
-    model->config = *config;
-  });
+  tg::guarded([&] { model = new tg::Model(); });
   return model;
 }
 
 void tg_free(tg::Model* model) { delete model; }
+
+// A size or an option
+int tg_number(tg::Model* model, const char* name, double value) {
+  return tg::guarded([&] { model->tensors.numbers[name] = value; });
+}
 
 // Weights of a linear map: packed, so the caller's memory is free afterwards. `scales` is null for float32.
 int tg_matrix(tg::Model* model, const char* name, const void* data, const float* scales, const float* bias, int rows,
@@ -48,14 +76,14 @@ int tg_matrix(tg::Model* model, const char* name, const void* data, const float*
     auto matrix = scales ? tg::Matrix::pack(static_cast<const int8_t*>(data), scales, rows, cols)
                          : tg::Matrix::pack(static_cast<const float*>(data), rows, cols);
     if (bias) std::copy(bias, bias + rows, matrix.bias.begin());
-    model->matrices[name] = std::move(matrix);
+    model->tensors.matrices[name] = std::move(matrix);
   });
 }
 
 // Embeddings and positions stay where they are: the caller keeps the memory.
 int tg_embedding(tg::Model* model, const char* name, const void* data, const float* scales, int rows, int cols) {
   return tg::guarded([&] {
-    tg::Embedding& e = model->embeddings[name];
+    tg::Embedding& e = model->tensors.embeddings[name];
     e.dim = cols;
     if (scales) {
       e.quantized = static_cast<const int8_t*>(data);
@@ -67,11 +95,11 @@ int tg_embedding(tg::Model* model, const char* name, const void* data, const flo
 }
 
 int tg_positions(tg::Model* model, const char* name, const float* data) {
-  return tg::guarded([&] { model->tables[name] = data; });
+  return tg::guarded([&] { model->tensors.tables[name] = data; });
 }
 
 int tg_norm(tg::Model* model, const char* name, const float* weight, const float* bias, int size) {
-  return tg::guarded([&] { model->norms[name] = tg::Norm{{weight, weight + size}, {bias, bias + size}}; });
+  return tg::guarded([&] { model->tensors.norms[name] = tg::Norm{{weight, weight + size}, {bias, bias + size}}; });
 }
 
 // The name of a tensor that is not there, or null when the model is complete
@@ -80,8 +108,10 @@ const char* tg_connect(tg::Model* model) {
   return model->missing.empty() ? nullptr : model->missing.c_str();
 }
 
-int tg_translate(const tg::Model* model, const tg::Call::Request* request, int threads, int32_t* out, int stride,
-                 int32_t* out_lengths, float* scores) {
-  return tg::guarded([&] { tg::Call(*model, threads).translate(*request, out, stride, out_lengths, scores); });
+int tg_search(const tg::Model* model, const tg::Request* request, int threads, const tg::Results* results) {
+  return tg::guarded([&] {
+    auto decoder = model->family->decoder(threads);
+    tg::Search(model->words(), *request, *results).run(*decoder);
+  });
 }
 }

@@ -33,20 +33,21 @@ struct Norm {
   }
 };
 
-// One query of `heads` heads against `n` keys and values, each a row of `ld` floats: softmax(q K^T) V.
-// The query is scaled already. `weights` has room for n floats rounded up to whole vectors.
-inline void attend(const float* q, const float* keys, const float* values, int ld, int n, int heads, int head_dim,
-                   float* out, float* weights) {
+// One query of `heads` heads against `n` keys and values: softmax(q K^T) V. `key(t)` is the row of a key; its value
+// lies `to_value` floats behind. The query is scaled already. `weights` has room for n floats rounded up to whole
+// vectors.
+template <class Key>
+inline void attend(const float* q, Key key, int to_value, int n, int heads, int head_dim, float* out, float* weights) {
   for (int h = 0; h < heads; ++h) {
     const int at = h * head_dim;
     float largest = -INFINITY;
     for (int t = 0; t < n; ++t) {
-      const float* key = keys + static_cast<size_t>(t) * ld + at;
+      const float* k = key(t) + at;
       V dot = splat(0.f);
       int i = 0;
-      for (; i + kLanes <= head_dim; i += kLanes) dot += load(q + at + i) * load(key + i);
+      for (; i + kLanes <= head_dim; i += kLanes) dot += load(q + at + i) * load(k + i);
       float s = sum(dot);
-      for (; i < head_dim; ++i) s += q[at + i] * key[i];
+      for (; i < head_dim; ++i) s += q[at + i] * k[i];
       weights[t] = s;
       largest = std::max(largest, s);
     }
@@ -57,8 +58,8 @@ inline void attend(const float* q, const float* keys, const float* values, int l
     int i = 0;
     for (; i + 4 * kLanes <= head_dim; i += 4 * kLanes) {
       V s0 = splat(0.f), s1 = s0, s2 = s0, s3 = s0;
-      const float* value = values + at + i;
-      for (int t = 0; t < n; ++t, value += ld) {
+      for (int t = 0; t < n; ++t) {
+        const float* value = key(t) + to_value + at + i;
         V w = splat(weights[t]);
         s0 += w * load(value);
         s1 += w * load(value + kLanes);
@@ -72,7 +73,7 @@ inline void attend(const float* q, const float* keys, const float* values, int l
     }
     for (; i < head_dim; ++i) {
       float s = 0.f;
-      for (int t = 0; t < n; ++t) s += weights[t] * values[static_cast<size_t>(t) * ld + at + i];
+      for (int t = 0; t < n; ++t) s += weights[t] * key(t)[to_value + at + i];
       out[at + i] = s * scale;
     }
   }

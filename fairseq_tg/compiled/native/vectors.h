@@ -24,6 +24,14 @@ TG_INLINE void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
 TG_INLINE V splat(float x) { return V{x, x, x, x, x, x, x, x}; }
 TG_INLINE float sum(V v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
+// Whether a comparison holds for any of its lanes
+TG_INLINE bool any(VI mask) {
+  int64_t parts[sizeof mask / 8], either = 0;
+  std::memcpy(parts, &mask, sizeof mask);
+  for (int64_t part : parts) either |= part;
+  return either != 0;
+}
+
 TG_INLINE V exp(V x) {
   // 2^n * e^r with |r| <= ln(2)/2; a polynomial of degree 6 for e^r, to the last bit or two
   x = x < splat(-87.f) ? splat(-87.f) : x;

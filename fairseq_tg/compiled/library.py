@@ -1,0 +1,87 @@
+"""The engine's libraries: which there are, which is this machine's, and how ctypes calls it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_void_p
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from typing import Any, List, Tuple
+
+
+def _structure(kind: Any, names: str) -> List[Tuple[str, Any]]:
+    return [(name, kind) for name in names.split()]
+
+
+class Request(ctypes.Structure):  # search.h's Request
+    _fields_ = [
+        *_structure(c_void_p, "tokens lengths limits prefix"),
+        *_structure(c_int32, "batch prefix_length min_length beam nbest normalize"),
+        *_structure(c_float, "unk_penalty length_penalty"),
+    ]
+
+
+class Results(ctypes.Structure):  # search.h's Results
+    _fields_ = [*_structure(c_void_p, "tokens lengths scores positional"), ("stride", c_int32)]
+
+
+class EngineError(RuntimeError):
+    """The engine is not there, or cannot do what it was asked for."""
+
+
+#: The libraries that setup.py builds: for any machine, and for one with AVX2.
+GENERIC, AVX2 = "_native", "_native_avx2"
+
+
+def library_path(name: str) -> Path:
+    return Path(__file__).parent / f"{name}{EXTENSION_SUFFIXES[0]}"
+
+
+def build_failure(name: str) -> str:
+    """Why setup.py could not build a library, if it tried."""
+    note = Path(__file__).parent / f"{name}.failed"
+    return note.read_text().strip() if note.exists() else ""
+
+
+@functools.cache
+def load_library(path: Path) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        reason = build_failure(GENERIC) or ("it is not there" if not path.exists() else str(error))
+        raise EngineError(
+            f"native engine: not built ({reason}); install fairseq_tg again where there is a C++ compiler"
+        ) from None
+    pointer = c_void_p
+    for function, result, arguments in (
+        ("tg_has_avx2", c_int, []),
+        ("tg_new", pointer, []),
+        ("tg_number", c_int, [pointer, c_char_p, c_double]),
+        ("tg_free", None, [pointer]),
+        ("tg_matrix", c_int, [pointer, c_char_p, pointer, pointer, pointer, c_int, c_int]),
+        ("tg_embedding", c_int, [pointer, c_char_p, pointer, pointer, c_int, c_int]),
+        ("tg_positions", c_int, [pointer, c_char_p, pointer]),
+        ("tg_norm", c_int, [pointer, c_char_p, pointer, pointer, c_int]),
+        ("tg_connect", c_char_p, [pointer]),
+        ("tg_search", c_int, [pointer, POINTER(Request), c_int, POINTER(Results)]),
+    ):
+        bound = getattr(library, function)
+        bound.restype, bound.argtypes = result, arguments
+    return library
+
+
+def best_library() -> str:
+    """The name of the library for this machine's instruction set."""
+    return AVX2 if library_path(AVX2).exists() and load_library(library_path(GENERIC)).tg_has_avx2() else GENERIC
+
+
+def described() -> str:
+    """Which engine there is, in a few words: a build that failed leaves the rest of the package as it is."""
+    try:
+        name = best_library()
+        load_library(library_path(name))
+    except EngineError as error:
+        return str(error)
+    better = build_failure(AVX2)
+    return "native engine: avx2" if name == AVX2 else f"native engine: generic{better and f' (avx2: {better})'}"

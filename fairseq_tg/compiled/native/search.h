@@ -1,0 +1,256 @@
+// Beam search over any decoder, by the rules of fairseq's SequenceGenerator; greedy search is a beam of one.
+#pragma once
+
+#include "candidates.h"
+#include "decoder.h"
+
+namespace tg {
+
+struct Request {           // as in engine.py
+  const int32_t* tokens;   // of all sentences, one after another, each with its eos
+  const int32_t* lengths;  // of each sentence
+  const int32_t* limits;   // most tokens of each translation, its eos not counted
+  const int32_t* prefix;   // first tokens of each translation, pad where there is no more; may be null
+  int32_t batch, prefix_length, min_length, beam, nbest, normalize;
+  float unk_penalty, length_penalty;
+};
+
+struct Results {     // as in engine.py; for each sentence `nbest` hypotheses, best first
+  int32_t* tokens;   // each with its eos, `stride` apart
+  int32_t* lengths;  // 0 where there are no more
+  float* scores;     // may be null, with `positional`: greedy search then needs no probabilities
+  float* positional;
+  int32_t stride;
+};
+
+struct Words {
+  int vocabulary, pad, eos, unk;
+};
+
+class Search {
+ public:
+  Search(const Words& words, const Request& request, const Results& results)
+      : words_(words), request_(request), results_(results), beam_(std::min(request.beam, words.vocabulary - 1)) {}
+
+  void run(Decoder& decoder) {
+    Sources sources{request_.tokens, {0}};
+    for (int b = 0; b < request_.batch; ++b) sources.starts.push_back(sources.starts.back() + request_.lengths[b]);
+    sentences_.resize(request_.batch);
+    scores_.assign(request_.batch, 0.f);
+    for (int b = 0; b < request_.batch; ++b) {
+      std::fill_n(results_.lengths + static_cast<size_t>(b) * request_.nbest, request_.nbest, 0);
+      rows_.add(b, words_.eos, b);
+    }
+    if (!results_.scores) close_at_limits();
+    if (!rows_.count()) return;
+    decoder.begin(sources);
+    while (rows_.count()) {
+      history_.push_back({rows_.token, rows_.parent, scores_});
+      const float* features = decoder.step(rows_);
+      choose(decoder, features);
+      std::swap(rows_, next_rows_);
+      std::swap(scores_, next_scores_);
+      rows_.step = next_rows_.step + 1;
+      if (!results_.scores) close_at_limits();
+    }
+  }
+
+ private:
+  struct Hypothesis {
+    int step, row;  // of its last token, before the eos
+    float total, score;
+  };
+  struct Sentence {
+    std::vector<Hypothesis> finished;
+    std::vector<char> ignored;  // fairseq's cands_to_ignore
+  };
+  struct Step {
+    std::vector<int> token, parent;
+    std::vector<float> score;
+  };
+
+  // Logits are made and looked at for as many rows at once as stay in a core's cache
+  static constexpr size_t kLogits = size_t{1} << 18;
+
+  const Words words_;
+  const Request& request_;
+  const Results& results_;
+  const int beam_;
+  Rows rows_, next_rows_;
+  std::vector<float> scores_, next_scores_;  // of rows: sums of log-probabilities
+  std::vector<Step> history_;
+  std::vector<Sentence> sentences_;
+  std::vector<float> logits_;
+  Candidates candidates_;
+  std::vector<char> masked_;
+
+  void choose(Decoder& decoder, const float* features) {
+    const int m = rows_.count(), vocabulary = words_.vocabulary, width = decoder.output().cols;
+    const int most = std::max<int>(48, static_cast<int>(kLogits / vocabulary));
+    next_rows_.clear();
+    next_scores_.clear();
+    for (int first = 0; first < m;) {
+      const int count = std::min(m - first, most);
+      logits_.resize(std::max(logits_.size(), static_cast<size_t>(count) * vocabulary));
+      decoder.project(features + static_cast<size_t>(first) * width, count, logits_.data());
+      for (int r = first; r < first + count; ++r) {
+        float* logits = row(logits_, r - first, vocabulary);
+        if (beam_ == 1) {
+          take_best(r, logits);
+          continue;
+        }
+        if (!r || rows_.sentence[r] != rows_.sentence[r - 1]) begin_sentence(rows_.sentence[r]);
+        consider(r, logits);
+        if (r + 1 == m || rows_.sentence[r] != rows_.sentence[r + 1]) end_sentence(rows_.sentence[r], r);
+      }
+      first += count;
+    }
+  }
+
+  // What a row may go on with: the one token that it has to, or -1 for any whose logit is not -inf
+  int restrict(int r, float* logits) const {
+    const int sentence = rows_.sentence[r], step = rows_.step;
+    logits[words_.pad] = -INFINITY;
+    logits[words_.unk] -= request_.unk_penalty;
+    if (step >= request_.limits[sentence]) return words_.eos;
+    // The least length is not asked for while any sentence of the batch has a prefix
+    const bool in_prefix = request_.prefix && step < request_.prefix_length;
+    const int forced =
+        in_prefix ? request_.prefix[static_cast<size_t>(sentence) * request_.prefix_length + step] : words_.pad;
+    if (forced != words_.pad) return forced;
+    if (!in_prefix && step < request_.min_length) logits[words_.eos] = -INFINITY;
+    return -1;
+  }
+
+  // The beam of one: without scores, no more than an argmax
+  void take_best(int r, float* logits) {
+    const float normalizer = results_.scores ? log_sum_exp(logits, words_.vocabulary) : 0.f;
+    const int forced = restrict(r, logits);
+    const int token = forced < 0 ? argmax(logits, words_.vocabulary) : forced;
+    const float score = results_.scores ? scores_[r] + (logits[token] - normalizer) : 0.f;
+    if (token == words_.eos) {
+      finish(rows_.sentence[r], r, score);
+      give(rows_.sentence[r]);
+    } else {
+      go_on(rows_.sentence[r], token, r, score);
+    }
+  }
+
+  // Without scores a sentence at its limit has nothing left to choose
+  void close_at_limits() {
+    if (beam_ > 1) return;
+    next_rows_.clear();
+    next_scores_.clear();
+    history_.push_back({rows_.token, rows_.parent, scores_});
+    for (int r = 0; r < rows_.count(); ++r) {
+      if (rows_.step < request_.limits[rows_.sentence[r]]) {
+        go_on(rows_.sentence[r], rows_.token[r], rows_.parent[r], 0.f);
+      } else {
+        finish(rows_.sentence[r], r, 0.f);
+        give(rows_.sentence[r]);
+      }
+    }
+    history_.pop_back();
+    next_rows_.step = rows_.step;
+    std::swap(rows_, next_rows_);
+    std::swap(scores_, next_scores_);
+  }
+
+  void begin_sentence(int) {
+    // fairseq takes twice the beam, so that enough are left if one in each row is eos; and never pad
+    candidates_.begin(rows_.step ? 2 * beam_ : std::min(2 * beam_, words_.vocabulary - 1));
+  }
+
+  void consider(int r, float* logits) {
+    const float normalizer = log_sum_exp(logits, words_.vocabulary);
+    if (!std::isfinite(normalizer)) return;  // there is nothing to expect of it
+    const int forced = restrict(r, logits);
+    if (forced < 0) return candidates_.scan(logits, words_.vocabulary, r, scores_[r] - normalizer);
+    const bool first = !r || rows_.sentence[r] != rows_.sentence[r - 1];
+    const float score = logits[forced] + (scores_[r] - normalizer);
+    if (forced != words_.eos || rows_.step >= request_.limits[rows_.sentence[r]] || !rows_.step)
+      return candidates_.add(score, r, forced);
+    // A prefix that ends the sentence: fairseq puts the first row in the place of all
+    for (int i = 0; first && i < beam_; ++i) candidates_.add(score, r, forced);
+  }
+
+  void end_sentence(int index, int last) {
+    Sentence& sentence = sentences_[index];
+    const int wanted = candidates_.wanted(), step = rows_.step;
+    const auto& found = candidates_.sorted();
+    const int count = static_cast<int>(found.size());
+    sentence.ignored.resize(beam_);
+    masked_.assign(count, 0);
+    for (int p = 0; p < count; ++p) {
+      const bool ignored = p < beam_ && sentence.ignored[p], ends = found[p].token == words_.eos && !ignored;
+      masked_[p] = ends || ignored;
+      if (ends && p < beam_ && static_cast<int>(sentence.finished.size()) < beam_)
+        finish(index, found[p].row, found[p].score);
+    }
+    if (static_cast<int>(sentence.finished.size()) == beam_ || step >= request_.limits[index]) {
+      if (sentence.finished.empty()) finish(index, last, -INFINITY);
+      return give(index);
+    }
+    // fairseq goes on with the first `beam` that are not masked, and fills up with those that are, to be ignored. The
+    // ones between, whose probability is zero, take up places as they do there, but no time.
+    int places = 0;
+    for (int p = 0; p < count && places < beam_; ++p)
+      if (!masked_[p]) {
+        sentence.ignored[places++] = 0;
+        go_on(index, found[p].token, found[p].row, found[p].score);
+      }
+    const int living = places;
+    for (int dead = wanted - count; dead > 0 && places < beam_; --dead) sentence.ignored[places++] = 0;
+    for (int p = 0; p < count && places < beam_; ++p)
+      if (masked_[p]) {
+        sentence.ignored[places++] = 1;
+        go_on(index, found[p].token, found[p].row, found[p].score);
+      }
+    if (!living && !places) sentence.ignored.assign(beam_, 0);
+    if (next_rows_.sentence.empty() || next_rows_.sentence.back() != index) {  // nothing left to go on with
+      if (sentence.finished.empty()) finish(index, last, -INFINITY);
+      give(index);
+    }
+  }
+
+  void go_on(int sentence, int token, int parent, float score) {
+    next_rows_.add(sentence, token, parent);
+    next_scores_.push_back(score);
+  }
+
+  void finish(int sentence, int r, float total) {
+    float score = total;
+    if (request_.normalize)
+      score /= static_cast<float>(std::pow(static_cast<double>(rows_.step + 1), request_.length_penalty));
+    sentences_[sentence].finished.push_back({rows_.step, r, total, score});
+  }
+
+  // A sentence is done: its hypotheses, best first
+  void give(int sentence) {
+    auto& finished = sentences_[sentence].finished;
+    std::stable_sort(finished.begin(), finished.end(),
+                     [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
+    const int count = std::min<int>(static_cast<int>(finished.size()), request_.nbest);
+    for (int i = 0; i < count; ++i) {
+      const Hypothesis& h = finished[i];
+      const size_t at = static_cast<size_t>(sentence) * request_.nbest + i;
+      results_.lengths[at] = h.step + 1;
+      int32_t* tokens = results_.tokens + at * results_.stride;
+      float* positional = results_.positional ? results_.positional + at * results_.stride : nullptr;
+      if (results_.scores) results_.scores[at] = h.score;
+      tokens[h.step] = words_.eos;
+      float total = h.total;
+      for (int step = h.step, r = h.row; step >= 0; --step) {
+        const Step& was = history_[step];
+        if (step) tokens[step - 1] = was.token[r];
+        if (positional) positional[step] = step ? total - was.score[r] : total;
+        total = was.score[r];
+        r = was.parent[r];
+      }
+    }
+    finished.clear();
+    finished.shrink_to_fit();
+  }
+};
+
+}  // namespace tg

@@ -1,0 +1,101 @@
+"""The sizes of a Transformer with actors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+from fairseq_tg.compiled.layout import ACTIVATIONS, POSITIONS, Layout, Positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerLayout(Layout):
+    family = "transformer"
+
+    dim: int
+    encoder_dim: int
+    encoder_ffn: int
+    decoder_ffn: int
+    encoder_layers: int
+    decoder_layers: int
+    encoder_heads: int
+    decoder_heads: int
+    encoder_pre_norm: bool
+    decoder_pre_norm: bool
+    activation: str  # one of ACTIVATIONS
+    encoder_scale: float  # of embeddings
+    decoder_scale: float
+    encoder_position_kind: str  # one of POSITIONS
+    decoder_position_kind: str
+    encoder_embedding_norm: bool = False
+    decoder_embedding_norm: bool = False
+    encoder_top_norm: bool = False
+    decoder_top_norm: bool = False
+
+    def check(self) -> None:
+        for side, dim, heads in (
+            ("encoder", self.encoder_dim, self.encoder_heads),
+            ("decoder", self.dim, self.decoder_heads),
+        ):
+            if heads < 1 or dim < 1 or dim % heads:
+                raise ValueError(f"{side}: {heads} heads for {dim} dimensions")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation is {self.activation!r}")
+        for kind in (self.encoder_position_kind, self.decoder_position_kind):
+            if kind not in POSITIONS:
+                raise ValueError(f"positions are {kind!r}")
+        if any(not 0 <= layer < self.decoder_layers for layer in self.actor_layers):
+            raise ValueError(f"actors in layers {self.actor_layers} of {self.decoder_layers}")
+
+    def numbers(self) -> Dict[str, float]:
+        return {**super().numbers(), "activation": ACTIVATIONS.index(self.activation)}
+
+    def base_matrices(self) -> Dict[str, Tuple[int, int, bool]]:
+        result = {"output": (self.vocabulary, self.dim, self.output_bias)}
+        for side, layers, dim, ffn in (
+            ("encoder", self.encoder_layers, self.encoder_dim, self.encoder_ffn),
+            ("decoder", self.decoder_layers, self.dim, self.decoder_ffn),
+        ):
+            for index in range(layers):
+                at = f"{side}.{index}"
+                result[f"{at}.self.qkv"] = (3 * dim, dim, True)
+                result[f"{at}.self.out"] = (dim, dim, True)
+                result[f"{at}.fc1"] = (ffn, dim, True)
+                result[f"{at}.fc2"] = (dim, ffn, True)
+                if side == "decoder":
+                    result[f"{at}.cross.q"] = (dim, dim, True)
+                    result[f"{at}.cross.kv"] = (2 * dim, self.encoder_dim, True)
+                    result[f"{at}.cross.out"] = (dim, dim, True)
+        return result
+
+    def once_a_sentence(self) -> Tuple[str, ...]:
+        return (".cross.kv",)
+
+    def actor_sites(self) -> Dict[str, Tuple[int, int]]:
+        return {f"decoder.{layer}.actor": (self.dim, self.dim) for layer in self.actor_layers}
+
+    def norms(self) -> Dict[str, int]:
+        result = {}
+        for side, layers, dim in (
+            ("encoder", self.encoder_layers, self.encoder_dim),
+            ("decoder", self.decoder_layers, self.dim),
+        ):
+            if getattr(self, f"{side}_embedding_norm"):
+                result[f"{side}.embedding.norm"] = dim
+            if getattr(self, f"{side}_top_norm"):
+                result[f"{side}.norm"] = dim
+            for index in range(layers):
+                result[f"{side}.{index}.self.norm"] = dim
+                result[f"{side}.{index}.norm"] = dim
+                if side == "decoder":
+                    result[f"{side}.{index}.cross.norm"] = dim
+        return result
+
+    def embedding_shapes(self) -> Dict[str, Tuple[int, int]]:
+        return {"encoder": (self.source_vocabulary, self.encoder_dim), "decoder": (self.vocabulary, self.dim)}
+
+    def positions(self) -> Dict[str, Positions]:
+        return {
+            "encoder.positions": Positions(self.encoder_position_kind, self.source_positions, self.encoder_dim),
+            "decoder.positions": Positions(self.decoder_position_kind, self.target_positions, self.dim),
+        }
