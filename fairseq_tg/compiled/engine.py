@@ -27,6 +27,7 @@ class SearchSettings:
     unk_penalty: float = 0.0  # taken from the unknown word's log-probability
     length_penalty: float = 1.0
     normalize: bool = True  # whether a score is divided by length ** length_penalty
+    actors: bool = True  # else the base alone
 
 
 class Found(NamedTuple):
@@ -167,6 +168,7 @@ class Engine:
             beam=beam,
             nbest=nbest,
             normalize=settings.normalize,
+            base=not settings.actors,
             unk_penalty=settings.unk_penalty,
             length_penalty=settings.length_penalty,
         )

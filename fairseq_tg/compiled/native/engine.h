@@ -1,6 +1,7 @@
 // What Python calls (fairseq_tg/compiled/engine.py). Any number of threads may translate with one model at once.
 #pragma once
 
+#include "forced.h"
 #include "search.h"
 #include "transformer.h"
 
@@ -111,7 +112,13 @@ const char* tg_connect(tg::Model* model) {
 int tg_search(const tg::Model* model, const tg::Request* request, int threads, const tg::Results* results) {
   return tg::guarded([&] {
     auto decoder = model->family->decoder(threads);
+    decoder->acting().enabled = !request->base;
     tg::Search(model->words(), *request, *results).run(*decoder);
   });
+}
+
+// What happens on the way to a given translation
+int tg_trace(const tg::Model* model, const tg::TraceRequest* request, const tg::TraceResults* results) {
+  return tg::guarded([&] { tg::trace_translation(*request, *results, *model->family->decoder(1)); });
 }
 }

@@ -37,7 +37,8 @@ struct Norm {
 // lies `to_value` floats behind. The query is scaled already. `weights` has room for n floats rounded up to whole
 // vectors.
 template <class Key>
-inline void attend(const float* q, Key key, int to_value, int n, int heads, int head_dim, float* out, float* weights) {
+inline void attend(const float* q, Key key, int to_value, int n, int heads, int head_dim, float* out, float* weights,
+                   float* seen = nullptr) {
   for (int h = 0; h < heads; ++h) {
     const int at = h * head_dim;
     float largest = -INFINITY;
@@ -55,6 +56,7 @@ inline void attend(const float* q, Key key, int to_value, int n, int heads, int 
     float total = 0.f;
     for (int t = 0; t < n; ++t) total += weights[t];
     const float scale = 1.f / total;
+    for (int t = 0; seen && t < n; ++t) seen[t] += weights[t] * scale / heads;
     int i = 0;
     for (; i + 4 * kLanes <= head_dim; i += 4 * kLanes) {
       V s0 = splat(0.f), s1 = s0, s2 = s0, s3 = s0;

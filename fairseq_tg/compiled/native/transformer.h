@@ -128,6 +128,7 @@ class TransformerDecoder : public Decoder {
     return x_.data();
   }
   const Matrix& output() const override { return *model_.output; }
+  Acting& acting() override { return acting_; }
 
  private:
   const Transformer& model_;
@@ -246,7 +247,8 @@ class TransformerDecoder : public Decoder {
       const int b = rows.sentence[r], n = sources_.length(b);
       const float* keys = cross_[index].data() + static_cast<size_t>(sources_.starts[b]) * 2 * dim;
       auto key = [=](int t) { return keys + static_cast<size_t>(t) * 2 * dim; };
-      attend(row(qkv_, r, dim), key, dim, n, heads, dim / heads, row(answer_, r, dim), weights(n));
+      float* seen = acting_.trace ? acting_.trace->next_attention() : nullptr;
+      attend(row(qkv_, r, dim), key, dim, n, heads, dim / heads, row(answer_, r, dim), weights(n), seen);
     }
     mul(*layer.cross_out, answer_.data(), dim, m, both_.data() + dim, 2 * dim);
     for (int r = 0; r < m; ++r) {
