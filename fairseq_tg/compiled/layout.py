@@ -101,6 +101,10 @@ class Layout(ABC):
         """How the names of those of the decoder's matrices end that are not for every token."""
         return ()
 
+    def attention_layers(self) -> int:
+        """How many layers attend to the source and tell a trace of it."""
+        return 0
+
     def numbers(self) -> Dict[str, float]:
         """All that the engine is told beside the tensors."""
         found = {f.name: float(getattr(self, f.name)) for f in fields(self) if f.type in ("int", "bool", "float")}

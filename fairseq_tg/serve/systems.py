@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Dict, Hashable, List, Optional, Sequence
 
 from fairseq_tg.compiled import InputError, Translator
+from fairseq_tg.compiled.engine import Found
+from fairseq_tg.compiled.explain import trace_actions
 from fairseq_tg.serve.batching import Work
 from fairseq_tg.serve.sentences import halves
 
@@ -49,13 +51,17 @@ class System(Work):
         )
         results, at = [], 0
         for count in counts:
-            results.append(self._joined([[self._hypothesis(item) for item in best] for best in found[at : at + count]]))
+            both = zip(pieces[at : at + count], found[at : at + count])
+            results.append(self._joined([[self._hypothesis(source, item) for item in best] for source, best in both]))
             at += count
         return results
 
-    def _hypothesis(self, found: Any) -> Hypothesis:
-        tokens = self.translator.symbols(found.tokens) if self.scores else ()
-        return Hypothesis(self.translator.decode(found.tokens), found.score, tokens)
+    def _hypothesis(self, source: List[int], found: Found) -> Hypothesis:
+        text = self.translator.decode(found.tokens)
+        if not self.scores:
+            return Hypothesis(text)
+        actions = asdict(trace_actions(self.translator, source, found.tokens)) if self.actions else None
+        return Hypothesis(text, found.score, self.translator.symbols(found.tokens), actions)
 
     @staticmethod
     def _joined(pieces: List[List[Hypothesis]]) -> List[Hypothesis]:
@@ -64,7 +70,7 @@ class System(Work):
         best = [piece[0] for piece in pieces]
         score = sum(item.score * len(item.tokens) for item in best) / max(1, sum(len(item.tokens) for item in best))
         tokens = [token for item in best for token in item.tokens]
-        return [Hypothesis(" ".join(item.text for item in best), score, tokens)]
+        return [Hypothesis(" ".join(item.text for item in best), score, tokens, best[0].actions)]
 
 
 def encode_pieces(translator: Translator, sentence: str) -> List[List[int]]:

@@ -72,7 +72,7 @@ class Acting {
     if (!enabled) return;
     if (trace) before_.assign(x, x + actor.width);
     add_action(actor, rows, both, ld_both, x, ldx, memory);
-    if (trace) trace->acted(before_.data(), x, actor.width);
+    if (trace) trace->acted(both, before_.data(), x, actor.width);
   }
 
  private:

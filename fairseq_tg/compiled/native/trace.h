@@ -33,13 +33,13 @@ class Trace {
     return results_.attention +
            (static_cast<size_t>(step_) * results_.layers + layer_++) * static_cast<size_t>(request_.source_length);
   }
-  // The next place's action made `after` of `before`
-  void acted(const float* before, const float* after, int n) {
+  // The next place's action on the state h made `after` of `before`
+  void acted(const float* h, const float* before, const float* after, int n) {
     if (place_ >= results_.places) return;
     double action = 0., state = 0.;
     for (int i = 0; i < n; ++i) {
       action += static_cast<double>(after[i] - before[i]) * (after[i] - before[i]);
-      state += static_cast<double>(before[i]) * before[i];
+      state += static_cast<double>(h[i]) * h[i];
     }
     results_.actions[static_cast<size_t>(step_) * results_.places + place_++] =
         state > 0. ? static_cast<float>(std::sqrt(action / state)) : 0.f;
