@@ -47,7 +47,8 @@ BASES: Dict[str, str] = {
     "transformer_layerdrop": f"""{TRANSFORMER} --encoder-embed-dim 8 --decoder-embed-dim 8 --encoder-layerdrop 0.5
         --decoder-layerdrop 0.5""",
     "lstm": """--arch lstm --encoder-embed-dim 14 --encoder-hidden-size 10 --encoder-layers 2 --encoder-bidirectional
-        --decoder-embed-dim 14 --decoder-hidden-size 16 --decoder-layers 2 --decoder-out-embed-dim 14 --dropout 0.1""",
+        --decoder-embed-dim 14 --decoder-hidden-size 16 --decoder-layers 2 --decoder-out-embed-dim 14 --dropout 0.1
+        --lr 0.005""",  # at 0.02 its states are all near 1 and -1, and nothing within moves them
     "fconv": """--arch fconv --encoder-embed-dim 10 --decoder-embed-dim 10 --decoder-out-embed-dim 8 --dropout 0.2
         --encoder-layers '[(8,3)]*2' --decoder-layers '[(8,3)]*3' --decoder-attention '[True,False,True]'""",
 }
@@ -174,7 +175,7 @@ def make_workspace(directory: Path, names: Iterable[str] = BASES) -> Workspace:
     )
     bases = {}
     for name in names:
-        flags = shlex.split(f"{BASES[name]} {TRAIN_BASE}")
+        flags = shlex.split(f"{TRAIN_BASE} {BASES[name]}")
         run("fairseq-train", data, *flags, "--save-dir", directory / name, *IN_PROCESS)
         bases[name] = f"{directory / name}/checkpoint_last.pt"
     return Workspace(data, bases)

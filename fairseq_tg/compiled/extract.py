@@ -26,6 +26,8 @@ def unsupported(model: nn.Module) -> Optional[str]:
     extractor = _extractor(model)
     if extractor is None:
         return f"its class: a {type(model).__name__} is not compiled"
+    if getattr(model, "actor_sites", "attention") != "attention":
+        return f"--actor-sites {model.actor_sites}"
     return extractor.unsupported(model)
 
 

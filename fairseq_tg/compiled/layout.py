@@ -105,6 +105,10 @@ class Layout(ABC):
         """How many layers attend to the source and tell a trace of it."""
         return 0
 
+    @abstractmethod
+    def cached_per_step(self) -> int:
+        """How many numbers a search keeps of every hypothesis for every step."""
+
     def numbers(self) -> Dict[str, float]:
         """All that the engine is told beside the tensors."""
         found = {f.name: float(getattr(self, f.name)) for f in fields(self) if f.type in ("int", "bool", "float")}

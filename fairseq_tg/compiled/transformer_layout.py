@@ -71,6 +71,9 @@ class TransformerLayout(Layout):
     def once_a_sentence(self) -> Tuple[str, ...]:
         return (".cross.kv",)
 
+    def cached_per_step(self) -> int:
+        return 2 * self.dim * self.decoder_layers  # keys and values
+
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"decoder.{layer}.actor": (self.dim, self.dim) for layer in self.actor_layers}
 

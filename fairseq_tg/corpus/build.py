@@ -128,6 +128,14 @@ class Build:
         left = [i for i in range(first, min(first + size, self.recipe["sentences"])) if i not in done]
         return sorted(left, key=lambda i: (self._lengths[i], i))
 
+    def next_block(self, sentence_id: int) -> List[int]:
+        """The sentences of the block after a sentence's that have no result yet, if they have to be searched for."""
+        number = sentence_id // self.recipe["block_size"]
+        after = next((n for n in self._left if n > number), None)
+        if after is None or after in self.directory.blocks or self._reused is not None:
+            return []
+        return self.left_in_block(after * self.recipe["block_size"])
+
     def _read_reused(self, number: int) -> Dict[int, Sentence]:
         assert self._reused is not None
         size, sentences = self.recipe["block_size"], {}

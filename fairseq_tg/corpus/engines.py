@@ -26,6 +26,7 @@ class Searched:
     generator: Any  # fairseq's own, for these options
     sources: Any  # the data set's source sentences
     upcoming: Callable[[int], List[int]]  # those that are asked for together with a sentence, it among them
+    following: Callable[[int], List[int]]  # and those that are asked for after them
     to_text: Callable[[Sequence[int]], str]
 
 

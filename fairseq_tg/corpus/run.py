@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+import torch
 from fairseq import utils
 from fairseq.data import encoders
 from fairseq.data.iterators import EpochBatchIterator
@@ -17,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from fairseq_tg.corpus.build import Build, describe, parse_shard
 from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file
 from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search
+from fairseq_tg.corpus.native_engine import default_engine
 from fairseq_tg.corpus.oracle import OracleGenerator
 from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
@@ -57,6 +59,7 @@ class CorpusRun:
         self.objective = get_objective(self.cfg.objective)
         self.selection = get_selection(self.cfg.selection)
         self.shard = self._shard()
+        self.engine = self.cfg.kbest_engine or self._find_engine()
         self.build: Optional[Build] = None
         bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
@@ -79,7 +82,8 @@ class CorpusRun:
             )
         if self.cfg.kbest_block < 1:
             raise UserError(f"--kbest-block {self.cfg.kbest_block}: give the number of sentences to commit together")
-        ENGINES[self.cfg.kbest_engine]  # refuse an unknown name now
+        if self.cfg.kbest_engine is not None:
+            ENGINES[self.cfg.kbest_engine]  # refuse an unknown name now
 
     def _shard(self) -> Tuple[int, int]:
         own, fairseqs = parse_shard(self.cfg.kbest_shard), (self.root.dataset.shard_id, self.root.dataset.num_shards)
@@ -88,6 +92,16 @@ class CorpusRun:
         if own[1] > 1:
             raise UserError("give --kbest-shard I/N or --num-shards and --shard-id, not both")
         return parse_shard(f"{fairseqs[0]}/{fairseqs[1]}")
+
+    def _find_engine(self) -> str:
+        """Where none is asked for: that of the build that is gone on with, or of the lists that are used again."""
+        for path in (self.cfg.kbest_dir, self.cfg.kbest_from):
+            manifest = CorpusDirectory(path).manifest if path else None
+            if manifest is not None and manifest["recipe"].get("engine") in ENGINES.names():
+                return manifest["recipe"]["engine"]
+        common = self.root.common
+        on_cpu = (common.cpu or not torch.cuda.is_available()) and not common.fp16
+        return default_engine(self.task.built_models, self.root.generation, on_cpu)
 
     # The recipe: everything that the corpus depends on
 
@@ -107,7 +121,7 @@ class CorpusRun:
             "sentences": len(dataset),
             "beam": generation.beam,
             "search": {name: generation.get(name) for name in SEARCH_OPTIONS},
-            "engine": self.cfg.kbest_engine,
+            "engine": self.engine,
             "batches": {"max_tokens": data.max_tokens, "batch_size": data.batch_size},
             "block_size": self.cfg.kbest_block,
             "objective": self.cfg.objective,
@@ -178,11 +192,12 @@ class CorpusRun:
             generator=search_generator,
             sources=self.task.dataset(self.root.dataset.gen_subset).src,
             upcoming=self.build.left_in_block,
+            following=self.build.next_block,
             to_text=self.to_text,
         )
         return OracleGenerator(
             self.build,
-            ENGINES[self.cfg.kbest_engine](searched),
+            ENGINES[self.engine](searched),
             generator_search(greedy_generator, self.to_text, dictionary.eos()),
             self.objective,
             self.selection,

@@ -50,6 +50,7 @@ class _Convolution:
 
     def __init__(self, convolution: Any, batch: int, steps: int) -> None:
         self.width = convolution.kernel_size[0]
+        self.act = Acting(convolution)  # which has no memory
         weight, self.bias = _weights(convolution)
         # K x I x O -> O x (K I), as the inputs lie one after another
         self.weight = weight.permute(2, 0, 1).reshape(convolution.out_channels, -1)
@@ -59,14 +60,16 @@ class _Convolution:
 
     def step(self, x: Tensor) -> Tensor:
         """x: B x I -> B x O / 2."""
+        inputs = x
         if self.width > 1:
             if self.end == self.inputs.size(1):
                 self.inputs[:, : self.width - 1] = self.inputs[:, self.end - self.width + 1 : self.end].clone()
                 self.end = self.width - 1
             self.inputs[:, self.end] = x
             self.end += 1
-            x = self.inputs[:, self.end - self.width : self.end].reshape(x.size(0), -1)
-        return F.glu(F.linear(x, self.weight, self.bias), dim=1)
+            inputs = self.inputs[:, self.end - self.width : self.end].reshape(x.size(0), -1)
+        output = F.linear(inputs, self.weight, self.bias)
+        return F.glu(self.act(output, output, x), dim=1)
 
     def keep(self, rows: Tensor) -> None:
         self.inputs = self.inputs[rows]

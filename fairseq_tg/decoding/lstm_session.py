@@ -28,6 +28,7 @@ class LSTMSession(Session):
         self.mask = padding.t().unsqueeze(1) if padding.any() else None  # B x 1 x S
         self.feed = self.source.new_zeros(self.source.size(0), decoder.hidden_size)
         self.act = Acting(decoder.attention)
+        self.act_in_layers = [Acting(cell) for cell in decoder.layers]  # which have no memory
         self.embedding = decoder.embed_tokens.weight
         self.output = self.embedding if decoder.share_input_output_embed else decoder.fc_out.weight
         self.output_bias = None if decoder.share_input_output_embed else decoder.fc_out.bias
@@ -45,6 +46,7 @@ class LSTMSession(Session):
             hidden, self.cells[i] = torch.lstm_cell(
                 x, (self.hiddens[i], self.cells[i]), cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
             )
+            hidden = self.act_in_layers[i](hidden, hidden, x)
             x = hidden + self.hiddens[i] if decoder.residuals else hidden
             self.hiddens[i] = hidden
         scores = torch.bmm(hidden.unsqueeze(1), self.keys)  # B x 1 x S

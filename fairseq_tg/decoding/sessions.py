@@ -62,8 +62,8 @@ def find_session(model: Any) -> Optional[Type[Session]]:
 class Acting:
     """An actor and its memory during a session; does nothing where there is no actor."""
 
-    def __init__(self, holder: nn.Module) -> None:
-        site = getattr(holder, "actor", None)
+    def __init__(self, holder: nn.Module, child: str = "actor") -> None:
+        site = getattr(holder, child, None)
         self.net = site.net if isinstance(site, ActorSite) else None
         self.memory: Optional[Tensor] = None
 

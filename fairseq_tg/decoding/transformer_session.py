@@ -33,7 +33,7 @@ class _Layer:
         self.keys = source.k_proj(encoded).view(shape).transpose(1, 2).contiguous()
         self.values = source.v_proj(encoded).view(shape).transpose(1, 2).contiguous()
         self.mask = mask  # B x 1 x 1 x S, true where there is something to attend to
-        self.act = Acting(layer)
+        self.act, self.act_self, self.act_ffn = (Acting(layer, f"{at}actor") for at in ("", "self_", "ffn_"))
 
     def step(self, x: Tensor) -> Tensor:
         """x: B x C -> B x C."""
@@ -45,9 +45,11 @@ class _Layer:
         self.filled += 1
         keys, values = self.cache[:, : self.filled].permute(2, 0, 3, 1, 4)  # each B x H x T x D
         answer = F.scaled_dot_product_attention(qkv[:, 0].unsqueeze(2), keys, values)
-        x = x + layer.self_attn.out_proj(answer.reshape(batch, self.dim))
+        given = layer.self_attn.out_proj(answer.reshape(batch, self.dim))
+        x = x + given
         if not pre_norm:
             x = layer.self_attn_layer_norm(x)
+        x = self.act_self(x, state, given)
 
         h = layer.encoder_attn_layer_norm(x) if pre_norm else x
         query = layer.encoder_attn.q_proj(h).view(batch, self.source_heads, 1, self.source_head_dim)
@@ -59,8 +61,11 @@ class _Layer:
         x = self.act(x, h, e)
 
         state = layer.final_layer_norm(x) if pre_norm else x
-        x = x + layer.fc2(layer.activation_fn(layer.fc1(state)))
-        return x if pre_norm else layer.final_layer_norm(x)
+        # Not by calling the modules: an actor of fairseq's own way through the layer looks at them
+        hidden = layer.activation_fn(F.linear(state, layer.fc1.weight, layer.fc1.bias))
+        given = F.linear(hidden, layer.fc2.weight, layer.fc2.bias)
+        x = x + given
+        return self.act_ffn(x if pre_norm else layer.final_layer_norm(x), state, given)
 
     def keep(self, rows: Tensor) -> None:
         kept = self.cache.new_empty(len(rows), *self.cache.shape[1:])

@@ -54,6 +54,7 @@ EVALUATED_OPTIONS = {
 #: Tensors that only models of fairseq 0.12.2 have: see `changes`
 COPIES = tuple(f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias"))
 _EXTRA = re.compile(rf"encoder\.layers\.\d+\.({'|'.join(COPIES)})|(en|de)coder\.embed_positions\._float_tensor")
+_OF_ACTOR = re.compile(r"(^|[._])actor(\.|$)")
 _ARITHMETIC = (
     *(ast.Expression, ast.List, ast.Tuple, ast.Dict, ast.Constant, ast.BinOp, ast.UnaryOp),
     *(ast.Add, ast.Mult, ast.USub, ast.Load),
@@ -151,11 +152,11 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def split_tensors(tensors: Mapping[str, Tensor]) -> Tuple[Dict[str, Tensor], Dict[str, Tensor]]:
-    """Divide a tg model's tensors into the base's and those below a child called `actor`.
+    """Divide a tg model's tensors into the base's and those below a child called `actor` or `..._actor`.
 
     A name is only a first sight: who uses the division compares the base's fingerprint.
     """
-    base = {name: tensor for name, tensor in tensors.items() if "actor" not in name.split(".")}
+    base = {name: tensor for name, tensor in tensors.items() if not _OF_ACTOR.search(name)}
     return base, {name: tensor for name, tensor in tensors.items() if name not in base}
 
 

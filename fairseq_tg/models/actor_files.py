@@ -19,12 +19,13 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json, replacing
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from fairseq_tg.models.base import AVERAGING, FAMILY_PREFIX, ActorModel, Base, other_base, recorded_base
+from fairseq_tg.models.config import ActorConfig
 
 METADATA_KEY = "fairseq_tg"  # one key, because safetensors does not keep the order of several
 FORMAT = 1
 SUFFIX = ".safetensors"
 #: Options of the model that say what its actors are
-ACTOR_FIELDS = ("actor", "actor_hidden", "actor_rank", "actor_layers")
+ACTOR_FIELDS = ("actor", "actor_hidden", "actor_rank", "actor_layers", "actor_sites", "actor_site_rank")
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class ActorMetadata:
     base_fingerprint: str  # of the base that the actors were trained on
     fingerprint: str  # of the actors' own tensors
     format: int = FORMAT
+    # Files and checkpoints of before have not got these
+    actor_sites: str = ActorConfig.actor_sites
+    actor_site_rank: int = ActorConfig.actor_site_rank
 
     def check_fits(self, base: Base, path: str) -> None:
         """Refuse a base that these actors were not trained on."""
@@ -80,7 +84,10 @@ def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
     if split_tensors(tensors)[0]:
         raise UserError(f"'{path}' is refused: it has other tensors than actors'; export it again")
     largest = max((size for tensor in tensors.values() for size in tensor.shape), default=0)
-    if not all(isinstance(n, int) and 0 <= n <= largest for n in (metadata.actor_hidden, metadata.actor_rank)):
+    sizes = [metadata.actor_hidden, metadata.actor_rank]
+    if metadata.actor_sites != "attention":
+        sizes.append(metadata.actor_site_rank)
+    if not all(isinstance(n, int) and 0 <= n <= largest for n in sizes):
         # before anything of that size is made
         raise UserError(f"the actors of '{path}' are not those that it says it has: export it again")
     if fingerprint(tensors) != metadata.fingerprint:
@@ -107,7 +114,7 @@ def read_actors(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor], Optional[D
         arch=config["_name"],
         base_fingerprint=base.fingerprint,
         fingerprint=fingerprint(tensors),
-        **{name: config[name] for name in ACTOR_FIELDS},
+        **{name: config[name] for name in ACTOR_FIELDS if name in config},
     )
     return metadata, tensors, state
 

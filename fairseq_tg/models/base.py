@@ -29,6 +29,8 @@ from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.site import ActorSite, Norms
 
 FAMILY_PREFIX = "tg_"
+#: The form of the actors that --actor-sites all adds
+FURTHER_ACTOR = "gate"
 #: What fairseq's own average_checkpoints.py does to the base, rounding it anew
 AVERAGING = " (and if this is an average of checkpoints, make it with fairseq-tg actor average)"
 
@@ -51,11 +53,13 @@ def register_family(family: str) -> Callable[[Type[ActorModel]], Type[ActorModel
 
 
 class Seam(NamedTuple):
-    """A place for an actor: the module that gets it as its child `actor`, and the sizes of h and e there."""
+    """A place for an actor: the module that gets it as its child, and the sizes of h and e there."""
 
     name: str
     state_dim: int
     context_dim: int
+    layer: int  # of the decoder
+    child: str = "actor"  # or something that ends in _actor: see `split_tensors`
 
 
 @dataclass(frozen=True)
@@ -118,21 +122,25 @@ class ActorModel(BaseFairseqModel):
     """
 
     base_class: Type[BaseFairseqModel]
-    default_layers = "all"
 
     base: Base
     base_dropout: bool
+    actor_sites: str
     base_tensors: Dict[str, Tensor]  # the base's checkpoint
     awaiting_base: bool  # the actors are there, loaded from an actor file; the base is not yet
 
     # What a family defines
 
     def seams(self) -> Iterator[Seam]:
-        """The places for actors, first decoder layer first."""
+        """The paper's places for actors, at encoder-decoder attentions, first decoder layer first."""
         raise TypeError(f"{type(self).__name__} does not say where its actors go")
 
+    def further_seams(self) -> Iterator[Seam]:
+        """The places that --actor-sites all adds; actors there have no memory."""
+        raise TypeError(f"{type(self).__name__} does not say where else actors could go")
+
     def attach(self, seam: Seam, site: ActorSite) -> None:
-        """Make `site` the child `actor` of the seam's module and let it act there."""
+        """Make `site` the seam's child of its module and let it act there."""
         raise TypeError(f"{type(self).__name__} does not say how its actors are attached")
 
     # Building
@@ -158,29 +166,42 @@ class ActorModel(BaseFairseqModel):
         assert isinstance(model, ActorModel)
         model.base = base
         model.base_dropout = cfg.base_dropout
+        model.actor_sites = cfg.actor_sites
         model.base_tensors = {}
         model.awaiting_base = False
         model.requires_grad_(False)
         for module in model.modules():
             if isinstance(module, nn.Linear):
                 module.register_forward_pre_hook(_contiguous)
-        for seam in model._chosen_seams(cfg.actor_layers):
+        seams, further = model._chosen_seams(cfg.actor_layers)
+        for seam in seams:
             actor = build_actor(cfg.actor, seam.state_dim, seam.context_dim, cfg.actor_hidden, cfg.actor_rank)
+            model.attach(seam, ActorSite(actor))
+        if cfg.actor_site_rank < 0:
+            raise UserError(f"--actor-site-rank {cfg.actor_site_rank}: give a rank, or 0 for full maps")
+        for seam in further:
+            actor = build_actor(FURTHER_ACTOR, seam.state_dim, seam.context_dim, rank=cfg.actor_site_rank)
             model.attach(seam, ActorSite(actor))
         if weights is not None:
             model.load_state_dict({**weights, **model.actor_tensors()})
         return model
 
-    def _chosen_seams(self, layers: Optional[str]) -> List[Seam]:
+    def _chosen_seams(self, layers: Optional[str]) -> Tuple[List[Seam], List[Seam]]:
+        """Those of the paper's places and those of the further ones that get an actor."""
+        if self.actor_sites not in ("attention", "all"):
+            raise UserError(f"--actor-sites {self.actor_sites}: give attention or all")
         seams = list(self.seams())
+        further = list(self.further_seams()) if self.actor_sites == "all" else []
         if not seams:
             raise UserError(
                 f"the {self.base.family} base has no encoder-decoder attention: there is no place for an actor"
             )
-        layers = layers or self.default_layers
+        layers = layers or "all"
         if layers not in ("all", "last"):
             raise UserError(f"--actor-layers {layers}: give all or last")
-        return seams if layers == "all" else seams[-1:]
+        if layers == "last":
+            return seams[-1:], [seam for seam in further if seam.layer == seams[-1].layer]
+        return seams, further
 
     @classmethod
     def from_pretrained(
@@ -222,8 +243,9 @@ class ActorModel(BaseFairseqModel):
 
     @contextmanager
     def recorded_norms(self) -> Iterator[List[List[Norms]]]:
-        """Record, for each site, the norms of every call made within."""
-        sites = self.sites()
+        """Record, for each site at an attention (as in the paper's figure), the norms of every call made within."""
+        holders = [self.get_submodule(seam.name) for seam in self.seams()]
+        sites = [holder.actor for holder in holders if isinstance(getattr(holder, "actor", None), ActorSite)]
         for site in sites:
             site.recorded = []
         try:
@@ -259,7 +281,8 @@ class ActorModel(BaseFairseqModel):
         if {n: t.shape for n, t in own.items()} != {n: t.shape for n, t in actors.items()}:
             raise UserError(
                 "the checkpoint's actors have other shapes than this model's: go on with the same --actor, "
-                "--actor-hidden, --actor-rank and --actor-layers, or give another --save-dir"
+                "--actor-hidden, --actor-rank, --actor-layers, --actor-sites and --actor-site-rank, "
+                "or give another --save-dir"
             )
         result = super().load_state_dict({**base, **actors}, strict, None, args)
         live = super().state_dict()

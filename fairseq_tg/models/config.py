@@ -25,9 +25,18 @@ class ActorConfig(FairseqDataclass):
     )
     actor_layers: Optional[str] = field(
         default=None,
+        metadata={"help": "which decoder layers get actors: all or last (default: as in the paper, all)"},
+    )
+    actor_sites: str = field(
+        default="attention",
         metadata={
-            "help": "which attentions get an actor: all or last (default: as in the paper; all, for an lstm last)"
+            "help": "where actors act: attention (the paper's places), or all: also a small gate behind every other "
+            "sublayer of the decoder (self-attention and feed-forward; the convolutions; the LSTM layers)"
         },
+    )
+    actor_site_rank: int = field(
+        default=64,
+        metadata={"help": "of the gates that --actor-sites all adds: the rank of their two maps (0: full maps)"},
     )
     base_dropout: bool = field(
         default=False, metadata={"help": "keep the base's own dropout on while its actors are trained"}

@@ -1,10 +1,11 @@
-"""tg_fconv: an actor at every attention of a convolutional decoder."""
+"""tg_fconv: an actor at every attention of a convolutional decoder; on request, one behind every convolution."""
 
 from __future__ import annotations
 
 from typing import Any, Iterator, Optional, Tuple
 
 from fairseq.models.fconv import AttentionLayer, FConvDecoder, FConvModel
+from fairseq.modules import LinearizedConvolution
 from torch import Tensor
 
 from fairseq_tg.models.base import ActorModel, Seam, register_family
@@ -34,6 +35,21 @@ class ActedAttention(AttentionLayer):
         return attended + action, weights
 
 
+class ActedConvolution(LinearizedConvolution):
+    """A convolution, what it gives moved by the action ahead of its gated linear unit: c~ = c + a, x' = GLU(c~).
+
+    The actor sees what the convolution gives, c (values and gates: twice the channels), and its input at that step, x.
+    Attention and residual sum come after the unit.
+    """
+
+    actor: ActorSite
+
+    def forward(self, input: Tensor, incremental_state: Optional[IncrementalState] = None) -> Tensor:
+        """input: T x B x C or, with a state, B x 1 x C -> the same with 2 C' for C."""
+        output = super().forward(input, incremental_state)
+        return output + self.actor(output, input, None)
+
+
 class ActedFConvDecoder(FConvDecoder):
     def forward(
         self,
@@ -58,8 +74,16 @@ class TGFConvModel(ActorModel, FConvModel):
         for index, attention in enumerate(self.decoder.attention):
             if attention is not None:
                 embed_dim, channels = attention.out_projection.in_features, attention.out_projection.out_features
-                yield Seam(f"decoder.attention.{index}", channels, embed_dim)
+                yield Seam(f"decoder.attention.{index}", channels, embed_dim, index)
+
+    def further_seams(self) -> Iterator[Seam]:
+        for index, convolution in enumerate(self.decoder.convolutions):
+            yield Seam(f"decoder.convolutions.{index}", convolution.out_channels, convolution.in_channels, index)
 
     def attach(self, seam: Seam, site: ActorSite) -> None:
-        adopt(self.decoder, ActedFConvDecoder)
-        adopt(self.get_submodule(seam.name), ActedAttention).attach(site)
+        module = self.get_submodule(seam.name)
+        if isinstance(module, LinearizedConvolution):
+            adopt(module, ActedConvolution).actor = site
+        else:
+            adopt(self.decoder, ActedFConvDecoder)
+            adopt(module, ActedAttention).attach(site)

@@ -1,11 +1,12 @@
-"""tg_lstm: an actor at the decoder's one attention, whose output also feeds the next step's input."""
+"""tg_lstm: an actor at the decoder's one attention, whose output also feeds the next step's input; on request, one
+behind every layer of the decoder."""
 
 from __future__ import annotations
 
 from typing import Any, Iterator, Optional, Tuple
 
 from fairseq.models.lstm import AttentionLayer, LSTMDecoder, LSTMModel
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairseq_tg.models.base import ActorModel, Seam, register_family
 from fairseq_tg.models.site import ActorSite, IncrementalState, InputTap, adopt
@@ -32,6 +33,21 @@ class ActedAttention(AttentionLayer):
         return attended + action, weights
 
 
+class ActedCell(nn.LSTMCell):
+    """A layer of the decoder, its output moved by the action: h~_t = h_t + a, on h_t and the layer's input e_t.
+
+    What is above it (the next layer, or the attention) and its own next step see h~_t; the cell's state stays.
+    """
+
+    actor: ActorSite
+
+    def forward(self, input: Tensor, hx: Optional[Tuple[Tensor, Tensor]] = None) -> Tuple[Tensor, Tensor]:
+        """input: B x E -> the layer's output, B x H, and its cell's state, B x H."""
+        hidden, cell = super().forward(input, hx)
+        # B x C -> 1 x B x C and back
+        return hidden + self.actor(hidden.unsqueeze(0), input.unsqueeze(0), None).squeeze(0), cell
+
+
 class ActedLSTMDecoder(LSTMDecoder):
     def extract_features(
         self, prev_output_tokens: Tensor, encoder_out: Any = None, incremental_state: Optional[IncrementalState] = None
@@ -50,12 +66,20 @@ class TGLSTMModel(ActorModel, LSTMModel):
     """A trained LSTM with an actor."""
 
     base_class = LSTMModel
-    default_layers = "last"
 
     def seams(self) -> Iterator[Seam]:
         if self.decoder.attention is not None:
-            yield Seam("decoder.attention", self.decoder.hidden_size, self.decoder.encoder_output_units)
+            last = len(self.decoder.layers) - 1
+            yield Seam("decoder.attention", self.decoder.hidden_size, self.decoder.encoder_output_units, last)
+
+    def further_seams(self) -> Iterator[Seam]:
+        for index, cell in enumerate(self.decoder.layers):
+            yield Seam(f"decoder.layers.{index}", cell.hidden_size, cell.input_size, index)
 
     def attach(self, seam: Seam, site: ActorSite) -> None:
-        adopt(self.decoder, ActedLSTMDecoder)
-        adopt(self.decoder.attention, ActedAttention).attach(site)
+        module = self.get_submodule(seam.name)
+        if isinstance(module, nn.LSTMCell):
+            adopt(module, ActedCell).actor = site
+        else:
+            adopt(self.decoder, ActedLSTMDecoder)
+            adopt(module, ActedAttention).attach(site)

@@ -25,7 +25,7 @@ class Norms(NamedTuple):
 
 
 class ActorSite(FairseqIncrementalState, nn.Module):
-    """An actor at one encoder-decoder attention. Its parameters, and no others, are the ones to train."""
+    """An actor at its place in a decoder. Its parameters, and no others, are the ones to train."""
 
     def __init__(self, actor: Actor) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Tuple
+from typing import Optional, Tuple
 
 from fairseq_tg.arguments import option
 from fairseq_tg.subwords import WordOptions
@@ -18,6 +18,12 @@ class Training:
     actor: str = option("form of the actors: gate, ff, ff2, rnn or linear", "gate")  # "": the whole base, `cont.`
     actor_hidden: int = option("hidden size of ff, ff2 and rnn actors; 0 is that of the decoder state", 0)
     actor_rank: int = option("factor each map of an actor through this many dimensions; 0 is the paper's full map", 0)
+    actor_sites: str = option(
+        "where actors act: at the attention (the paper's places), or also behind every other sublayer of the decoder",
+        "attention",
+        choices=("attention", "all"),
+    )
+    actor_site_rank: int = option("rank of the gates that --actor-sites all adds; 0 is full maps", 64)
     lr: float = option("the learning rate at its highest", 5e-3, range=(0, 1))
     label_smoothing: float = option("of the cross-entropy", 0.1, range=(0, 1))
     max_tokens: int = option("of a batch", 2048, least=1)
@@ -39,7 +45,9 @@ class Recipe:
     beam: int = option("k of the oracle corpus", 35, least=1)
     objective: str = option("what a translation is chosen by", "sbleu")
     selection: str = option("what is chosen of a k-best list", "top1")
-    engine: str = option("what searches", "fairseq", choices=("fairseq", "ctranslate2"))
+    engine: Optional[str] = option(
+        "what searches, as --kbest-engine", None, choices=("native", "native_int8", "fairseq", "ctranslate2")
+    )
     batch_size: int = option("sentences searched together", 16, least=1)
     text: WordOptions = field(default_factory=WordOptions, metadata={"help": "how the data was made of text"})
     training: Training = field(

@@ -94,11 +94,13 @@ def build_corpus(recipe: Recipe, base: Base, task: Any, directory: Path, **chang
     flags: List[str] = [recipe.data, "--path", recipe.base, "--gen-subset", "train", "--kbest-dir", str(directory)]
     for name, value in {**settings, **changes}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]
-    flags += ["--kbest-engine", recipe.engine, "--batch-size", str(recipe.batch_size)]
+    engine = {} if recipe.engine is None else {"engine": recipe.engine}
+    flags += [word for name in engine.values() for word in ("--kbest-engine", name)]
+    flags += ["--batch-size", str(recipe.batch_size)]
     flags += ["--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(task.cfg.source_lang, task.cfg.target_lang)]
     manifest: Optional[Dict[str, Any]] = corpus.manifest
     if manifest is not None and corpus.complete:
-        wanted = {**settings, **changes, "engine": recipe.engine, "base": [base.fingerprint]}
+        wanted = {**settings, **changes, **engine, "base": [base.fingerprint]}
         wanted["data_hash"] = hash_data(Path(recipe.data), "train", [task.cfg.source_lang, task.cfg.target_lang])
         made = {name: manifest["recipe"][name] for name in wanted if name in manifest["recipe"]}
         difference = describe_difference(made, {name: wanted[name] for name in made})

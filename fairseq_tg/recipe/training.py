@@ -33,7 +33,7 @@ def training_flags(training: Training, base: str, family: str, updates: int) -> 
     if not training.actor:
         return [*flags, "--criterion", "label_smoothed_cross_entropy", "--finetune-from-model", base]
     flags += ["--criterion", "actor_cross_entropy", "--arch", f"tg_{family}", "--base-checkpoint", base]
-    for name in ("actor", "actor_hidden", "actor_rank"):
+    for name in ("actor", "actor_hidden", "actor_rank", "actor_sites", "actor_site_rank"):
         flags += [f"--{name.replace('_', '-')}", str(getattr(training, name))]
     return flags + (["--base-dropout"] if training.base_dropout else [])
 

@@ -60,8 +60,12 @@ class TGTaskOptions(FairseqDataclass):
         metadata={"help": "build shard I of N, as I/N from 0/N on (default: from Slurm's array variables, or 0/1)"},
     )
     kbest_block: int = field(default=500, metadata={"help": "sentences that are committed to disk together"})
-    kbest_engine: str = field(
-        default="fairseq", metadata={"help": f"what does the beam search: {', '.join(ENGINES.names())}"}
+    kbest_engine: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": f"what does the beam search: {', '.join(ENGINES.names())} (default: native on a CPU, where it "
+            "knows the model and the options, else fairseq)"
+        },
     )
 
 
@@ -75,6 +79,7 @@ class TGTask(FairseqTask):
     def __init__(self, cfg: Any, *dictionaries: Any) -> None:
         super().__init__(cfg, *dictionaries)
         self._corpus_run: Optional[CorpusRun] = None
+        self.built_models: List[BaseFairseqModel] = []  # by this task, in their order
         self._actor_files: List[str] = cfg.actor_weights.split(os.pathsep) if cfg.actor_weights else []
 
     @property
@@ -129,6 +134,11 @@ class TGTask(FairseqTask):
         return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        model = self._build_model(cfg, from_checkpoint)
+        self.built_models.append(model)
+        return model
+
+    def _build_model(self, cfg: Any, from_checkpoint: bool) -> BaseFairseqModel:
         if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
             self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
         if self._actor_files and not from_checkpoint:

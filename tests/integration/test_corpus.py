@@ -8,6 +8,7 @@ from typing import Dict, List
 
 import pytest
 import sacrebleu
+import torch
 
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.corpus.run import CorpusRun
@@ -173,6 +174,29 @@ def test_mbr_needs_no_reference(workspace, data, tmp_path):
     assert not (tmp_path / "y").exists()
 
 
+def test_the_native_engine_finds_what_fairseq_finds(workspace, data, tmp_path):
+    base = ("--path", workspace.bases["transformer_prenorm"], "--kbest-jsonl", "--beam", "7", "--unkpen", "0.5")
+    _, manifest = build(workspace, data, tmp_path / "fairseq", *base, "--kbest-engine", "fairseq")
+    assert manifest["recipe"]["engine"] == "fairseq"
+    _, manifest = build(workspace, data, tmp_path / "default", *base, "--kbest-block", "9")
+    assert manifest["recipe"]["engine"] == "native"
+    ours, theirs = lists(tmp_path / "default"), lists(tmp_path / "fairseq")
+    assert len(ours) == len(theirs) > 30
+    for a, b in zip(ours, theirs):
+        assert a.get("chosen") == b.get("chosen") and a.get("skipped") == b.get("skipped")
+        for x, y in zip(a.get("hypotheses", []), b.get("hypotheses", []), strict=True):
+            assert x["tokens"] == y["tokens"]
+            assert abs(x["score"] - y["score"]) < 1e-4 and abs(x["log_prob"] - y["log_prob"]) < 1e-3
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        build(workspace, data, tmp_path / "threads", *base, "--kbest-block", "9")
+    finally:
+        torch.set_num_threads(threads)
+    for name in manifest["files"]:
+        assert (tmp_path / "threads" / name).read_bytes() == (tmp_path / "default" / name).read_bytes()
+
+
 def test_another_engine_chooses_the_same(workspace, data, tmp_path):
     """An unmodified Transformer, with CTranslate2: the search is another program's, all else is the same."""
     for engine in ("fairseq", "ctranslate2"):
@@ -202,7 +226,10 @@ def test_what_another_engine_cannot_do_is_refused(workspace, data, tmp_path):
     [
         (["--objective", "bleu"], "unknown objective 'bleu'"),
         (["--selection", "best"], "unknown selection 'best'"),
-        (["--kbest-engine", "marian"], "unknown engine 'marian': --kbest-engine takes one of fairseq, ctranslate2"),
+        (
+            ["--kbest-engine", "marian"],
+            "unknown engine 'marian': --kbest-engine takes one of fairseq",
+        ),
         (["--kbest-shard", "2/2"], "--kbest-shard 2/2: give I/N"),
         (["--beam", "99"], "--beam 99 is too large for a dictionary of"),
         (["--kbest-block", "0"], "--kbest-block 0"),

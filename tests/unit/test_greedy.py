@@ -12,20 +12,23 @@ from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
 from fairseq_tg.actors import ACTORS
+from fairseq_tg.compiled.extract import unsupported
 from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
 from fairseq_tg.decoding.sessions import find_session
 from tests.conftest import BASES, Workspace, sample, stir
 
 SENTENCES, BATCH = 60, 20  # for each of the cells below: more than 5,000 in all
 ACTOR_SHAPES = ["", *(f"{actor}{rank}" for actor in ACTORS.names() for rank in ("", ":3"))]
+ALL_SITES = "rnn+"
 CELLS = [(base, way) for base in BASES for way in (("session", "engine") if "transformer" in base else ("session",))]
 LIMIT = 12
 
 
 def build_model(workspace: Workspace, base: str, actor: str, fast: bool = True) -> Any:
     if actor:
-        name, _, rank = actor.partition(":")
-        model: Any = stir(workspace.actor_model(base, actor=name, actor_rank=int(rank or 0)), 0.5)
+        name, _, rank = actor.strip("+").partition(":")
+        sites = "all" if actor == ALL_SITES else "attention"
+        model: Any = stir(workspace.actor_model(base, actor=name, actor_rank=int(rank or 0), actor_sites=sites), 0.5)
     else:
         model = workspace.base_model(base)
     model.eval()
@@ -78,6 +81,13 @@ def assert_same(
 def test_tokens_and_scores_are_those_of_fairseq(workspace: Workspace, base: str, way: str, actor: str) -> None:
     model = build_model(workspace, base, actor)
     assert_same(workspace, model, random_batches(workspace.task()), way)
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_actors_at_all_sites(workspace: Workspace, base: str) -> None:
+    model = build_model(workspace, base, ALL_SITES)
+    assert_same(workspace, model, random_batches(workspace.task()), "session")
+    assert unsupported(model) == "--actor-sites all" or "transformer" not in base
 
 
 OPTIONS: Dict[str, Dict[str, Any]] = {

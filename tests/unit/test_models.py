@@ -14,7 +14,11 @@ from fairseq_tg.loading.checkpoints import fingerprint, split_tensors
 from fairseq_tg.models.site import ActorSite
 from tests.conftest import BASES, sample, stir
 
-MATRIX = pytest.mark.parametrize("actor", ACTORS.names())
+SHAPES = {
+    **{name: {"actor": name} for name in ACTORS.names()},
+    "all sites": {"actor": "rnn", "actor_sites": "all", "actor_site_rank": 3},
+}
+MATRIX = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 ALL_BASES = pytest.mark.parametrize("base", list(BASES))
 
 
@@ -38,6 +42,11 @@ def incremental_logits(model, batch, reorder=None):
     return torch.cat(steps, dim=1)
 
 
+def acting(workspace, base, shape):
+    """A model whose actors do something; less at many places, where an LSTM would make much of the last digit."""
+    return stir(workspace.actor_model(base, **shape), 0.5 if "actor_sites" in shape else 1.0).eval()
+
+
 def real(batch, model):
     return batch["target"].ne(model.decoder.dictionary.pad())
 
@@ -45,8 +54,8 @@ def real(batch, model):
 @ALL_BASES
 @MATRIX
 @torch.no_grad()
-def test_fresh_actor_changes_nothing(workspace, base, actor):
-    plain, model = workspace.base_model(base).eval(), workspace.actor_model(base, actor=actor).eval()
+def test_fresh_actor_changes_nothing(workspace, base, shape):
+    plain, model = workspace.base_model(base).eval(), workspace.actor_model(base, **shape).eval()
     batch = sample(workspace.task(), sentences=30)
     # Not to the bit: torch multiplies by frozen weights in another order than by weights that could be trained.
     for run in (logits, incremental_logits):
@@ -61,10 +70,11 @@ def test_fresh_actor_changes_nothing(workspace, base, actor):
 @ALL_BASES
 @MATRIX
 @torch.no_grad()
-def test_actors_change_something_at_every_seam(workspace, base, actor):
-    model, batch = workspace.actor_model(base, actor=actor).eval(), sample(workspace.task())
+def test_actors_change_something_at_every_seam(workspace, base, shape):
+    model, batch = workspace.actor_model(base, **shape).eval(), sample(workspace.task())
     before = logits(model, batch)
-    assert len(model.sites()) == len(list(model.seams())) > 0
+    further = list(model.further_seams()) if "actor_sites" in shape else []
+    assert len(model.sites()) == len([*model.seams(), *further]) > len(further)
     for site in model.sites():
         saved = copy.deepcopy(site.state_dict())
         for parameter in site.parameters():
@@ -76,8 +86,8 @@ def test_actors_change_something_at_every_seam(workspace, base, actor):
 @ALL_BASES
 @MATRIX
 @torch.no_grad()
-def test_teacher_forced_is_incremental(workspace, base, actor):
-    model, batch = stir(workspace.actor_model(base, actor=actor)).eval(), sample(workspace.task())
+def test_teacher_forced_is_incremental(workspace, base, shape):
+    model, batch = acting(workspace, base, shape), sample(workspace.task())
     mask = real(batch, model)
     torch.testing.assert_close(incremental_logits(model, batch)[mask], logits(model, batch)[mask], rtol=1e-4, atol=1e-5)
 
@@ -85,9 +95,9 @@ def test_teacher_forced_is_incremental(workspace, base, actor):
 @ALL_BASES
 @MATRIX
 @torch.no_grad()
-def test_batched_is_single(workspace, base, actor):
+def test_batched_is_single(workspace, base, shape):
     task = workspace.task()
-    model, batch = stir(workspace.actor_model(base, actor=actor)).eval(), sample(task)
+    model, batch = acting(workspace, base, shape), sample(task)
     together = logits(model, batch)
     for row, index in enumerate(batch["id"].tolist()):
         alone = task.dataset("valid").collater([task.dataset("valid")[index]])
@@ -98,9 +108,9 @@ def test_batched_is_single(workspace, base, actor):
 @ALL_BASES
 @MATRIX
 @torch.no_grad()
-def test_reordered_is_recomputed(workspace, base, actor):
+def test_reordered_is_recomputed(workspace, base, shape):
     """Beams that change places in mid-sentence go on as if they had always been there."""
-    model, batch = stir(workspace.actor_model(base, actor=actor)).eval(), sample(workspace.task(), sentences=2)
+    model, batch = acting(workspace, base, shape), sample(workspace.task(), sentences=2)
     # two sentences with two beams each, of different tokens: fairseq reorders within a sentence
     inputs = {key: value.repeat_interleave(2, dim=0) for key, value in batch["net_input"].items()}
     inputs["prev_output_tokens"] = torch.randint(4, len(model.decoder.dictionary), (4, 7))
@@ -113,8 +123,8 @@ def test_reordered_is_recomputed(workspace, base, actor):
 
 @ALL_BASES
 @MATRIX
-def test_only_actors_train_and_the_base_stays_bit_by_bit(workspace, base, actor):
-    model, batch = workspace.actor_model(base, actor=actor), sample(workspace.task())
+def test_only_actors_train_and_the_base_stays_bit_by_bit(workspace, base, shape):
+    model, batch = workspace.actor_model(base, **shape), sample(workspace.task())
     of_sites = {id(p) for m in model.modules() if isinstance(m, ActorSite) for p in m.parameters()}
     assert {id(p) for p in model.parameters() if p.requires_grad} == of_sites
     before = copy.deepcopy(split_tensors(model.state_dict())[0])
@@ -145,7 +155,7 @@ def test_base_dropout_is_off_in_training_unless_asked_for(workspace, base):
 @torch.no_grad()
 def test_a_saved_model_rebuilds_from_its_own_file(workspace, base, tmp_path):
     task = workspace.task()
-    config = {"_name": f"tg_{base.split('_')[0]}", "base_checkpoint": workspace.bases[base], "actor": "rnn"}
+    config = {"_name": f"tg_{base.split('_')[0]}", "base_checkpoint": workspace.bases[base], **SHAPES["all sites"]}
     config = OmegaConf.create(config)
     model = stir(task.build_model(config)).eval()
     torch.save(model.state_dict(), tmp_path / "model.pt")
@@ -183,16 +193,31 @@ def test_a_copy_acts_on_its_own(workspace, base):
 
 
 @pytest.mark.parametrize(
-    "base, layers, sites",
+    "base, layers, sites, further",
     [
-        *(("transformer", "all", 2), ("transformer", "last", 1), ("transformer", None, 2)),
-        *(("fconv", None, 2), ("fconv", "last", 1), ("lstm", None, 1), ("lstm", "all", 1)),
+        *(("transformer", "all", 2, 4), ("transformer", "last", 1, 2), ("transformer", None, 2, 4)),
+        *(("fconv", None, 2, 3), ("fconv", "last", 1, 1)),
+        *(("lstm", None, 1, 2), ("lstm", "all", 1, 2), ("lstm", "last", 1, 1)),
     ],
 )
-def test_actor_layers(workspace, base, layers, sites):
+def test_actor_layers(workspace, base, layers, sites, further):
     model = workspace.actor_model(base, actor_layers=layers)
     assert len(model.sites()) == sites
     assert model.sites()[-1] is model.get_submodule(list(model.seams())[-1].name).actor
+    model = workspace.actor_model(base, actor_layers=layers, actor_sites="all")
+    assert len(model.sites()) == sites + further
+    last = list(model.further_seams())[-1]
+    assert getattr(model.get_submodule(last.name), last.child) in model.sites()
+
+
+@ALL_BASES
+def test_further_sites_have_small_gates(workspace, base):
+    model = workspace.actor_model(base, actor="ff", actor_sites="all", actor_site_rank=2)
+    at_attention = {f"{seam.name}.actor" for seam in model.seams()}
+    for name, site in model.named_modules():
+        if isinstance(site, ActorSite):
+            rank = 0 if name in at_attention else 2
+            assert (type(site.net), site.net.rank) == (ACTORS["gate" if rank else "ff"], rank)
 
 
 def test_state_and_context_may_differ_in_size(workspace):
@@ -230,6 +255,89 @@ def test_the_action_comes_after_the_residual_in_a_prenorm_base(workspace):
     torch.testing.assert_close(seen["result"], seen["residual"] + seen["e"] + seen["action"])
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("base", ["transformer", "transformer_prenorm"])
+def test_further_actions_come_after_their_sublayers(workspace, base):
+    """In a post-norm base behind the layer norm, in a pre-norm base behind the residual sum."""
+    model, batch = stir(workspace.actor_model(base, **SHAPES["all sites"])).eval(), sample(workspace.task())
+    layer, seen = model.decoder.layers[0], {}
+    keep = {
+        layer: "entered",
+        layer.encoder_attn_layer_norm if layer.normalize_before else layer.encoder_attn: "after self",
+        layer.final_layer_norm if layer.normalize_before else layer.fc1: "after attention",
+        model.decoder.layers[1]: "after ffn",
+    }
+    for module, name in keep.items():
+        module.register_forward_pre_hook(
+            lambda m, a, k, name=name: seen.update({name: k.get("query", *a[:1])}), with_kwargs=True
+        )
+    for name in ("self_actor", "actor", "ffn_actor"):
+        getattr(layer, name).register_forward_hook(lambda m, a, out, name=name: seen.update({name: (*a[:2], out)}))
+    logits(model, batch)
+    for before, name, after, norm in (
+        ("entered", "self_actor", "after self", layer.self_attn_layer_norm),
+        ("after self", "actor", "after attention", layer.encoder_attn_layer_norm),
+        ("after attention", "ffn_actor", "after ffn", layer.final_layer_norm),
+    ):
+        h, e, action = seen[name]
+        assert action.abs().max() > 0
+        if layer.normalize_before:
+            torch.testing.assert_close(seen[after], seen[before] + e + action)
+            torch.testing.assert_close(h, norm(seen[before]))
+        else:
+            # the norm without its hook, which acts
+            normed = torch.nn.functional.layer_norm(seen[before] + e, [8], norm.weight, norm.bias)
+            torch.testing.assert_close(seen[after], normed + action)
+            torch.testing.assert_close(h, seen[before])
+
+
+@torch.no_grad()
+def test_an_action_behind_a_convolution_comes_before_its_unit(workspace):
+    model, batch = stir(workspace.actor_model("fconv", **SHAPES["all sites"])).eval(), sample(workspace.task())
+    seen = {}
+    model.decoder.convolutions[0].actor.register_forward_hook(lambda m, a, out: seen.update(given=a[0], action=out))
+    model.decoder.attention[0].register_forward_pre_hook(lambda m, a: seen.update(state=a[0]))
+    logits(model, batch)
+    expected = torch.nn.functional.glu(seen["given"] + seen["action"], dim=2)
+    torch.testing.assert_close(seen["state"].transpose(0, 1), expected)
+    assert seen["action"].abs().max() > 0
+
+
+@torch.no_grad()
+def test_an_action_behind_an_lstm_layer_goes_up_and_on(workspace):
+    """To what is above the layer, and to its own next step."""
+    model, batch = stir(workspace.actor_model("lstm", **SHAPES["all sites"])).eval(), sample(workspace.task())
+    first, second = model.decoder.layers
+    moved, states, inputs = [], [], []
+    first.actor.register_forward_hook(lambda m, a, action: moved.append(a[0][0] + action[0]))
+    first.register_forward_pre_hook(lambda m, a: states.append(a[1][0]))
+    second.register_forward_pre_hook(lambda m, a: inputs.append(a[0]))
+    logits(model, batch)
+    for step in range(len(moved) - 1):
+        assert torch.equal(inputs[step], moved[step]) and torch.equal(states[step + 1], moved[step])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("base", ["transformer", "transformer_prenorm"])
+@pytest.mark.parametrize("sublayer", range(3))
+def test_a_pass_that_was_broken_off_leaves_no_action_waiting(workspace, base, sublayer):
+    model, batch = stir(workspace.actor_model(base, **SHAPES["all sites"])).eval(), sample(workspace.task())
+    expected, layer, calls = logits(model, batch), model.decoder.layers[0], []
+
+    def fail(*_):
+        """Between what a sublayer gives and its end, where the action is added."""
+        calls.append(layer.waiting)
+        if len(calls) > sublayer:
+            raise KeyboardInterrupt
+
+    broken = layer.dropout_module.register_forward_hook(fail)
+    with pytest.raises(KeyboardInterrupt):
+        logits(model, batch)
+    broken.remove()
+    assert calls[-1] is not None
+    assert torch.equal(logits(model, batch), expected)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -238,6 +346,8 @@ def test_the_action_comes_after_the_residual_in_a_prenorm_base(workspace):
         ({"actor": "gaet"}, "unknown actor 'gaet': --actor takes one of gate"),
         ({"actor_layers": "first"}, "--actor-layers first: give all or last"),
         ({"actor_rank": -1}, "--actor-rank -1"),
+        ({"actor_sites": "both"}, "--actor-sites both: give attention or all"),
+        ({"actor_sites": "all", "actor_site_rank": -1}, "--actor-site-rank -1: give a rank, or 0 for full maps"),
         ({"_name": "tg_lstm"}, "is a transformer model, which --arch tg_lstm cannot wrap: use --arch tg_transformer"),
     ],
 )

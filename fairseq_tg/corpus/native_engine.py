@@ -1,0 +1,144 @@
+"""The oracle's beam search by the native engine: the default where that knows the model and the options."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import torch
+
+from fairseq_tg.compiled.engine import Engine, Found, SearchSettings
+from fairseq_tg.compiled.extract import extract, quantize, unsupported
+from fairseq_tg.compiled.layout import Layout
+from fairseq_tg.compiled.library import EngineError, described
+from fairseq_tg.corpus.blocks import Hypothesis
+from fairseq_tg.corpus.engines import ENGINES, Search, Searched
+from fairseq_tg.errors import UserError
+
+#: Rows that are searched together, a hypothesis each: enough to use every weight well that was read from memory.
+ROWS = 280
+#: What may be kept of them, in bytes for each thread, so that no batch of long sentences exhausts the memory.
+CACHE = 2**28
+#: Options of fairseq's generation that the engine does not know, and their defaults.
+UNKNOWN_OPTIONS = {
+    "match_source_len": False,
+    "temperature": 1.0,
+    "no_repeat_ngram_size": 0,
+    "diverse_beam_groups": -1,
+    "diversity_rate": -1.0,
+    "lm_path": None,
+}
+
+
+def why_not(models: Sequence[Any], generation: Any) -> Optional[str]:
+    """Why the native engine cannot search with these models and options; None if it can."""
+    for name, default in UNKNOWN_OPTIONS.items():
+        if generation.get(name, default) != default:
+            return f"it does not know --{name.replace('_', '-')}"
+    if len(models) != 1:
+        return "it does not know ensembles"
+    problem = unsupported(models[0])
+    return None if problem is None else f"it does not know {problem}"
+
+
+def default_engine(models: Sequence[Any], generation: Any, on_cpu: bool) -> str:
+    """The engine where none is asked for."""
+    built = "not built" not in described()
+    return "native" if on_cpu and built and why_not(models, generation) is None else "fairseq"
+
+
+def plan_batches(lengths: Sequence[int], limits: Sequence[int], beam: int, layout: Layout) -> List[range]:
+    """Batches of neighbours, which depend on nothing but the sentences: neither on threads nor on memory that is free.
+
+    A translation is taken to be at most twice as long as its source, or as its limit.
+    """
+    batches, first = [], 0
+    while first < len(lengths):
+        end, longest = first, 0
+        while end < len(lengths):
+            longest = max(longest, min(2 * lengths[end] + 10, limits[end] + 1))
+            rows = (end + 1 - first) * beam
+            if end > first and (rows > ROWS or 4 * rows * longest * layout.cached_per_step() > CACHE):
+                break
+            end += 1
+        batches.append(range(first, end))
+        first = end
+    return batches
+
+
+@ENGINES.register("native")
+def native_search(searched: Searched) -> Search:
+    """Beam search by the native engine, a batch on each of torch's threads."""
+    return _search(searched, int8=False)
+
+
+@ENGINES.register("native_int8")
+def native_int8_search(searched: Searched) -> Search:
+    """The same with weights of 8 bits: faster, and not quite the same lists."""
+    return _search(searched, int8=True)
+
+
+def _search(searched: Searched, int8: bool) -> Search:
+    generation = searched.generation
+    settings = SearchSettings(
+        beam=generation.beam,
+        min_length=generation.min_len,
+        unk_penalty=generation.unkpen,
+        length_penalty=generation.lenpen,
+        normalize=not generation.unnormalized,
+    )
+    pool = ThreadPoolExecutor(torch.get_num_threads())
+    engines: List[Engine] = []
+    under_way: Dict[int, Tuple[Future, int]] = {}  # a batch's results, and the sentence's place in it
+
+    def engine_of(models: List[Any]) -> Engine:
+        if not engines:
+            reason = why_not(models, generation)
+            parameter = next(models[0].parameters())
+            if reason is None and (parameter.device.type != "cpu" or parameter.dtype != torch.float32):
+                reason = "it searches on a CPU, in float32"
+            if reason is not None:
+                raise UserError(f"--kbest-engine native cannot search for this: {reason}; use the engine fairseq")
+            layout, tensors = extract(models[0])
+            try:
+                engines.append(Engine(layout, quantize(tensors, layout) if int8 else tensors))
+            except EngineError as error:
+                raise UserError(f"{error}; or use --kbest-engine fairseq") from None
+        return engines[0]
+
+    def submit(engine: Engine, ids: List[int]) -> None:
+        sources = [searched.sources[i].tolist() for i in ids]
+        most = engine.layout.target_positions - 1
+        limits = [min(int(generation.max_len_a * len(source) + generation.max_len_b), most) for source in sources]
+        if settings.min_length > min(limits):
+            raise UserError(
+                f"--min-len {settings.min_length} is over the limit of {min(limits)}: see --max-len-a and --max-len-b"
+            )
+        for batch in plan_batches([len(source) for source in sources], limits, settings.beam, engine.layout):
+            task = pool.submit(
+                engine.search, [sources[i] for i in batch], [limits[i] for i in batch], settings, threads=1
+            )
+            under_way.update({ids[i]: (task, place) for place, i in enumerate(batch)})
+
+    def search(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
+        engine = engine_of(models)
+        ids = sample["id"].tolist()
+        # The engine is always a block ahead: it works while the results before are being scored
+        for i in ids:
+            if i not in under_way:
+                submit(engine, searched.upcoming(i))
+                following = searched.following(i)
+                if following and following[0] not in under_way:
+                    submit(engine, following)
+        return [[hypothesis(found) for found in _taken(under_way.pop(i))] for i in ids]
+
+    def hypothesis(found: Found) -> Hypothesis:
+        tokens = found.tokens[:-1]
+        return Hypothesis(tokens, searched.to_text(tokens), found.score, sum(found.positional))
+
+    return search
+
+
+def _taken(task: Tuple[Future, int]) -> List[Found]:
+    results, place = task
+    return results.result()[place]
