@@ -2,9 +2,11 @@
 
 import platform
 import re
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 HERE = Path(__file__).parent
@@ -27,6 +29,10 @@ def native_library(name: str, *flags: str) -> Extension:
 class BuildNative(build_ext):
     """Leaves a note where a library could not be built, for `fairseq-tg --version`: pip shows nothing of it."""
 
+    def get_ext_filename(self, name: str) -> str:
+        """Without a version of Python in it: ctypes loads the libraries, which know nothing of Python."""
+        return str(Path(*name.split("."))) + EXTENSION_SUFFIXES[-1]
+
     def run(self) -> None:
         self.failures = {}
         super().run()
@@ -48,6 +54,13 @@ class BuildNative(build_ext):
             raise
 
 
+class AnyPython(bdist_wheel):
+    """One wheel for all versions of Python on a platform."""
+
+    def get_tag(self) -> tuple:
+        return "py3", "none", super().get_tag()[2]
+
+
 LIBRARIES = [native_library("_native")]  # runs anywhere; says whether a better one would
 if platform.machine() in ("x86_64", "AMD64"):
     LIBRARIES.append(native_library("_native_avx2", "-mavx2", "-mfma"))
@@ -62,7 +75,7 @@ setup(
     packages=find_packages(include=["fairseq_tg", "fairseq_tg.*"]),
     package_data={"fairseq_tg": ["py.typed"], "fairseq_tg.serve": ["page.html"]},
     ext_modules=LIBRARIES,
-    cmdclass={"build_ext": BuildNative},
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": AnyPython},
     python_requires=">=3.10",
     # What runs a compiled model. fairseq and torch are for training: who serves needs neither, and who trains has them,
     # of the versions and builds of his choice.

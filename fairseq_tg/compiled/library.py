@@ -49,7 +49,8 @@ GENERIC, AVX2 = "_native", "_native_avx2"
 
 
 def library_path(name: str) -> Path:
-    return Path(__file__).parent / f"{name}{EXTENSION_SUFFIXES[0]}"
+    """Where setup.py puts a library: one for all versions of Python, none of which it knows anything about."""
+    return Path(__file__).parent / f"{name}{EXTENSION_SUFFIXES[-1]}"
 
 
 def build_failure(name: str) -> str:
