@@ -66,15 +66,15 @@ class Batcher:
         self._pool = ThreadPoolExecutor(self.options.threads, thread_name_prefix="translate")
         self._patience = self.options.patience / 1000
 
-    def check_room(self, cost: int = 1) -> None:
-        """Refuse what there is no room for, with when to come back."""
-        if self.waiting + cost > self.options.queue:
+    def check_room(self) -> None:
+        """Refuse a request when the queue is full, with when to come back. The last may be longer than what is left."""
+        if self.waiting >= self.options.queue:
             wait = math.ceil(self.waiting / self._rate) if self._rate else 1
             raise Refusal(503, "The server is busy: try again later", {"Retry-After": str(min(max(wait, 1), 60))})
 
     def order(self, work: Work, sentences: Sequence[Sized]) -> Order:
         """Have sentences translated: `done` of what comes back is set when all are."""
-        self.check_room(len(sentences) * work.cost)
+        self.check_room()
         loop = asyncio.get_running_loop()
         # the shortest last: sentences are taken from the end
         waiting = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))

@@ -27,11 +27,6 @@ KEEP_ALIVE, DRAINING = 60, 30
 
 def serve(options: ServeOptions) -> None:
     """Serve until SIGTERM or Ctrl-C; returns when what was under way is answered."""
-    if options.limits.max_sentences > options.batching.queue:
-        raise UserError(
-            f"--queue {options.batching.queue} is shorter than --max-sentences {options.limits.max_sentences}: "
-            "such a request would never have room"
-        )
     keys, models = Keys(options.api_keys), Models(options.models)
     service = Service(options, models, keys)
     with _listen(options.host, options.port) as listening:

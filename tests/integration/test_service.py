@@ -67,7 +67,7 @@ class Server:
 @pytest.fixture(scope="module")
 def model(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("served") / "model.tg"
-    actors = stir(workspace.actor_model("transformer"), 0.5)
+    actors = stir(workspace.actor_model("transformer"), 2.0)
     compile_model(actors, workspace.task(), Compilation("", str(path)))
     return path
 
@@ -216,7 +216,7 @@ def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp
     keys.write_text(hashlib.sha256(b"key").hexdigest())
     flags = ["--api-keys", keys, "--requests-per-minute", 6, "--no-page", "--no-metrics", "--body-timeout", 0.3]
     server = Server(path, *flags)
-    fields = {"q": "w1 w2 w8", "source": "xx", "target": "yy"}
+    fields = {"q": [f"w{n} w{n % 5}" for n in range(9)], "source": "xx", "target": "yy"}
     assert server.ask("/translate", fields)[:2] == (
         403,
         {"error": "Please contact the server operator to get an API key"},
@@ -230,7 +230,8 @@ def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp
     assert server.process.stderr is not None
     assert server.process.stderr.readline() == "fairseq_tg: the models are read again\n"
     second = server.ask("/translate", {**fields, "api_key": "key"})[1]
-    assert second == {"translatedText": offline(Translator.load(str(path)), fields["q"])} != first
+    base = Translator.load(str(path))
+    assert second == {"translatedText": [offline(base, text) for text in fields["q"]]} != first
     path.write_bytes(b"nothing")
     server.process.send_signal(signal.SIGHUP)
     assert "the models from before stay in use" in server.process.stderr.readline()
@@ -265,7 +266,6 @@ def test_what_is_under_way_is_answered_before_the_end(model: Path) -> None:
     [
         (["none.tg"], "no compiled model at 'none.tg'"),
         (["{model}", "{model}"], "two models translate xx-yy"),
-        (["{model}", "--queue", "5"], "--queue 5 is shorter than --max-sentences 128"),
         (["{model}", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 0"),
         (["{model}", "--api-keys", "none"], "cannot read the API keys 'none'"),
         (["{model}", "--patience", "-1"], "give a number from 0 to 1000"),

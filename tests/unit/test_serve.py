@@ -240,7 +240,7 @@ def test_a_full_queue_refuses_at_once_and_gone_clients_make_room() -> None:
     work = Slow()
 
     async def scenario(batcher: Batcher) -> None:
-        first = batcher.order(work, ["a"] * 8)
+        first = batcher.order(work, ["a"] * 12)
         await asyncio.sleep(0.01)
         with pytest.raises(Refusal) as refusal:
             batcher.order(work, ["b"] * 8)
