@@ -224,7 +224,7 @@ class Engine:
         steps, count = len(target), min(likeliest, layout.vocabulary)
         result = Traced(
             np.zeros((steps, len(layout.actor_sites())), dtype=np.float32),
-            np.zeros((steps, layout.attention_layers(), len(source)), dtype=np.float32),
+            np.zeros((steps, len(layout.attending()), len(source)), dtype=np.float32),
             np.zeros((steps, count), dtype=np.int32),
             np.zeros((steps, count), dtype=np.float32),
         )

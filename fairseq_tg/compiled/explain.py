@@ -44,7 +44,7 @@ class Actions:
 
     source: List[str]
     places: List[str]
-    place_layers: List[int]  # whose attention is that of the place
+    place_layers: List[int]  # which of the attentions is the place's own, or its layer's
     steps: List[Step]
 
 
@@ -97,7 +97,8 @@ def trace_actions(translator: Translator, source: Sequence[int], target: Sequenc
         )
         for index, token in enumerate(translator.symbols(target))
     ]
-    layers = [_layer(name) for name in names]
+    attending = translator.layout.attending()
+    layers = [attending.index(_layer(name)) for name in names]
     return Actions(translator.symbols(source, source=True), [_place(name) for name in names], layers, steps)
 
 
@@ -108,9 +109,9 @@ def _layer(site: str) -> int:
 
 
 def _place(site: str) -> str:
-    """decoder.0.actor: layer 1; decoder.0.fc.actor: layer 1, fc"""
-    within = [part for part in site.split(".") if part not in ("decoder", "actor") and not part.isdecimal()]
-    return ", ".join([f"layer {_layer(site) + 1}", *within])
+    """decoder.0.actor: layer 1; decoder.0.fc.actor: layer 1, fc; decoder.attention.actor: attention"""
+    parts = [part for part in site.split(".") if part not in ("decoder", "actor")]
+    return ", ".join(f"layer {int(part) + 1}" if part.isdecimal() else part for part in parts)
 
 
 def _strongest(weights: np.ndarray) -> List[Tuple[int, float]]:

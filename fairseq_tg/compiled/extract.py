@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
+from fairseq.models.fconv import FConvModel
+from fairseq.models.lstm import LSTMModel
 from fairseq.models.transformer import TransformerModelBase
 from torch import nn
 
-from fairseq_tg.compiled import transformer_extract
+from fairseq_tg.compiled import fconv_extract, lstm_extract, transformer_extract
 from fairseq_tg.compiled.layout import Layout
 from fairseq_tg.errors import UserError
 
 Tensors = Dict[str, np.ndarray]
 #: For each class of models a module with `unsupported` and `extract`
-EXTRACTORS = {TransformerModelBase: transformer_extract}
+EXTRACTORS = {TransformerModelBase: transformer_extract, LSTMModel: lstm_extract, FConvModel: fconv_extract}
 
 
 def _extractor(model: nn.Module) -> Any:

@@ -15,7 +15,7 @@ Shape = Tuple[int, ...]
 MOST, MOST_LAYERS, MOST_POSITIONS = 2**24, 1000, 2**17  # beyond any model, and within what memory bears
 ACTIVATIONS = ("relu", "gelu", "tanh", "linear")  # in the engine's order
 ACTORS = ("", "gate", "ff", "ff2", "rnn", "linear")  # likewise
-FAMILIES = ("transformer",)  # likewise
+FAMILIES = ("transformer", "lstm", "fconv")  # likewise
 POSITIONS = ("sinusoidal", "learned", "none")
 
 
@@ -43,7 +43,7 @@ class Layout(ABC):
     output_bias: bool = False
     shared_embeddings: Tuple[str, ...] = ()  # which of encoder and decoder embed with the output projection's weights
     actor: str = ""
-    actor_hidden: int = 0
+    actor_hidden: int = 0  # 0: as large as the state that the actor sees
     actor_rank: int = 0
     actor_layers: Tuple[int, ...] = ()
 
@@ -101,9 +101,9 @@ class Layout(ABC):
         """How the names of those of the decoder's matrices end that are not for every token."""
         return ()
 
-    def attention_layers(self) -> int:
-        """How many layers attend to the source and tell a trace of it."""
-        return 0
+    @abstractmethod
+    def attending(self) -> Tuple[int, ...]:
+        """The decoder's layers that attend to the source."""
 
     @abstractmethod
     def cached_per_step(self) -> int:
@@ -132,7 +132,7 @@ class Layout(ABC):
 
     def actor_maps(self, state: int, context: int) -> List[Tuple[str, int, Tuple[int, ...], bool]]:
         """The maps of an actor (fairseq_tg/actors.py): name, input size, output sizes, whether they have biases."""
-        both, hidden = state + context, self.actor_hidden
+        both, hidden = state + context, self.actor_hidden or state
         maps: Dict[str, List[Tuple[str, int, Tuple[int, ...], bool]]] = {
             "": [],
             "gate": [("gate_and_action", both, (state, state), False)],

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Dict, Type
 
+from fairseq_tg.compiled.fconv_layout import FConvLayout
 from fairseq_tg.compiled.layout import Layout
+from fairseq_tg.compiled.lstm_layout import LSTMLayout
 from fairseq_tg.compiled.transformer_layout import TransformerLayout
 
-LAYOUTS: Dict[str, Type[Layout]] = {layout.family: layout for layout in (TransformerLayout,)}
+LAYOUTS: Dict[str, Type[Layout]] = {layout.family: layout for layout in (TransformerLayout, LSTMLayout, FConvLayout)}
 #: Which files do not name: those of the first version were all of it
 FIRST_FAMILY = "transformer"
 

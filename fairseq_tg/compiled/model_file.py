@@ -17,11 +17,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fairseq_tg.compiled.layout import Layout
-from fairseq_tg.compiled.layouts import layout_from_json, layout_to_json
+from fairseq_tg.compiled.layouts import FIRST_FAMILY, layout_from_json, layout_to_json
 from fairseq_tg.files import parse_json
 
 METADATA_KEY = "fairseq_tg.compiled"  # one key, because safetensors does not keep the order of several
-FORMAT = 1
+#: Of the files that this version reads, by what they may hold: Transformers alone, or any family
+FORMATS = (1, 2)
 #: Files beside the weights, as tensors of bytes.
 DICTIONARIES = ("source.dictionary", "target.dictionary")
 SUBWORD_MODEL = "subword.model"
@@ -63,7 +64,7 @@ def write(path: str, model: CompiledModel) -> None:
     tensors[SUBWORD_MODEL] = _bytes(model.subword_model)
     text = json.dumps(
         {
-            "format": FORMAT,
+            "format": 1 if model.layout.family == FIRST_FAMILY else 2,
             "made_with": model.made_with,
             "base_fingerprint": model.base_fingerprint,
             "int8": model.int8,
@@ -91,10 +92,10 @@ def read(path: str) -> CompiledModel:
                 raise CompiledFileError(f"'{path}' is no compiled model: give a file that fairseq-tg compile made")
             sealed = parse_json(metadata[METADATA_KEY])
             raw = parse_json(sealed["model"])
-            if raw.get("format") != FORMAT:
+            if raw.get("format") not in FORMATS:
                 raise CompiledFileError(
-                    f"'{path}' has format {raw.get('format')}, this version reads {FORMAT}: compile it again, or use "
-                    f"the fairseq_tg that made it ({raw.get('made_with')})"
+                    f"'{path}' has format {raw.get('format')}, this version reads up to {max(FORMATS)}: compile it "
+                    f"again, or use the fairseq_tg that made it ({raw.get('made_with')})"
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         if _hash(sealed["model"], tensors) != sealed["sha256"]:

@@ -77,8 +77,8 @@ class TransformerLayout(Layout):
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"decoder.{layer}.actor": (self.dim, self.dim) for layer in self.actor_layers}
 
-    def attention_layers(self) -> int:
-        return self.decoder_layers
+    def attending(self) -> Tuple[int, ...]:
+        return tuple(range(self.decoder_layers))
 
     def norms(self) -> Dict[str, int]:
         result = {}

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
 from fairseq.models.fconv import FConvModel
 from torch import Tensor
-from torch.nn.utils.weight_norm import WeightNorm
 
+from fairseq_tg.compiled.fconv_extract import HALF, folded
 from fairseq_tg.decoding.sessions import Acting, Session, padding_mask, session_for
 from fairseq_tg.models.fconv import TGFConvModel
-
-HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
 
 class _Attention:
@@ -25,8 +22,8 @@ class _Attention:
         self.attention = attention
         self.keys = source * HALF
         self.values = sums * scale
-        self.weight_in, self.bias_in = _weights(attention.in_projection)
-        self.weight_out, self.bias_out = _weights(attention.out_projection)
+        self.weight_in, self.bias_in = folded(attention.in_projection)
+        self.weight_out, self.bias_out = folded(attention.out_projection)
         self.act = Acting(attention)
 
     def step(self, x: Tensor, embedding: Tensor, mask: Optional[Tensor]) -> Tensor:
@@ -51,7 +48,7 @@ class _Convolution:
     def __init__(self, convolution: Any, batch: int, steps: int) -> None:
         self.width = convolution.kernel_size[0]
         self.act = Acting(convolution)  # which has no memory
-        weight, self.bias = _weights(convolution)
+        weight, self.bias = folded(convolution)
         # K x I x O -> O x (K I), as the inputs lie one after another
         self.weight = weight.permute(2, 0, 1).reshape(convolution.out_channels, -1)
         room = min(steps, 64) + self.width
@@ -95,8 +92,8 @@ class FConvSession(Session):
             some = tokens.new_full((1, steps), model.encoder.padding_idx + 1)  # any but padding
             self.positions = decoder.embed_positions(some)[0]
         self.done = 0
-        self.first, self.second, self.third = (_weights(m) for m in (decoder.fc1, decoder.fc2, decoder.fc3))
-        self.projections = [None if module is None else _weights(module) for module in decoder.projections]
+        self.first, self.second, self.third = (folded(m) for m in (decoder.fc1, decoder.fc2, decoder.fc3))
+        self.projections = [None if module is None else folded(module) for module in decoder.projections]
 
     @classmethod
     def supports(cls, model: Any) -> bool:
@@ -130,11 +127,3 @@ class FConvSession(Session):
                 attention.keep(rows)
         if self.mask is not None:
             self.mask = self.mask[rows]
-
-
-def _weights(module: Any) -> Tuple[Tensor, Tensor]:
-    """Weight and bias of a layer, which during a training has its weight only at the moment it is called."""
-    for hook in module._forward_pre_hooks.values():
-        if isinstance(hook, WeightNorm):
-            return hook.compute_weight(module), module.bias
-    return module.weight, module.bias

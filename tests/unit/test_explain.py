@@ -24,7 +24,7 @@ SOURCE, TARGET = [5, 9, 7, 4, 2], [6, 11, 4, 9, 2]
 
 
 @pytest.mark.parametrize("actor", ["gate", "rnn"])
-@pytest.mark.parametrize("base", ["transformer", "transformer_prenorm"])
+@pytest.mark.parametrize("base", ["transformer", "transformer_prenorm", "lstm", "fconv"])
 def test_a_trace_is_what_torch_computes(workspace: Workspace, base: str, actor: str) -> None:
     model = stir(workspace.actor_model(base, actor=actor), 0.5).eval()
     engine = Engine(*extract(model))
@@ -36,14 +36,19 @@ def test_a_trace_is_what_torch_computes(workspace: Workspace, base: str, actor: 
             args = (torch.tensor([SOURCE]), torch.tensor([len(SOURCE)]))
             logits, _ = plain(*args, prev_output_tokens=tokens)
             encoded = plain.encoder(*args)
-            _, extra = plain.decoder(tokens, encoded, alignment_layer=0)
+            layer = {"alignment_layer": 0} if base.startswith("transformer") else {}
+            _, extra = plain.decoder(tokens, encoded, **layer)
         likely = torch.softmax(logits[0], -1).topk(5)
         assert traced.tokens[:, 0].tolist() == likely.indices[:, 0].tolist()
         np.testing.assert_allclose(traced.probabilities, likely.values, atol=1e-5)
-        np.testing.assert_allclose(traced.attention[:, 0], extra["attn"][0][0], atol=1e-5)
+        attention = extra["attn"][0][0] if base.startswith("transformer") else extra[0]
+        # a fconv gives the mean over all layers, also those without attention
+        seen = traced.attention.sum(1) / 3 if base == "fconv" else traced.attention[:, 0]
+        np.testing.assert_allclose(seen, attention.reshape(seen.shape), atol=1e-5)
         np.testing.assert_allclose(traced.attention.sum(-1), 1, atol=1e-5)
         if actors:
-            ratios = [calls[0].action / calls[0].state for calls in recorded]
+            # T x B, or so many calls of 1 x B; and all of it twice
+            ratios = [torch.cat([call.action / call.state for call in calls])[: len(TARGET)] for calls in recorded]
             np.testing.assert_allclose(traced.actions, torch.cat(ratios, 1), rtol=1e-4)
         else:
             assert not traced.actions.any()

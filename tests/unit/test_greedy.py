@@ -20,7 +20,7 @@ from tests.conftest import BASES, Workspace, sample, stir
 SENTENCES, BATCH = 60, 20  # for each of the cells below: more than 5,000 in all
 ACTOR_SHAPES = ["", *(f"{actor}{rank}" for actor in ACTORS.names() for rank in ("", ":3"))]
 ALL_SITES = "rnn+"
-CELLS = [(base, way) for base in BASES for way in (("session", "engine") if "transformer" in base else ("session",))]
+CELLS = [(base, way) for base in BASES for way in ("session", "engine")]
 LIMIT = 12
 
 

@@ -17,6 +17,11 @@ inline auto row(Rows& rows, size_t i, size_t ld) {
   return &rows[i * ld];
 }
 
+// Makes room for n floats: what holds a step's rows only grows
+inline void grow(std::vector<float>& x, size_t n) {
+  if (x.size() < n) x.resize(n);
+}
+
 struct Sources {
   const int32_t* tokens;    // of all sentences, one after another, each with its eos
   std::vector<int> starts;  // of each sentence, and the end of the last

@@ -1,13 +1,15 @@
 // What Python calls (fairseq_tg/compiled/engine.py). Any number of threads may translate with one model at once.
 #pragma once
 
+#include "fconv.h"
 #include "forced.h"
+#include "lstm.h"
 #include "search.h"
 #include "transformer.h"
 
 namespace tg {
 
-enum FamilyKind { kTransformer = 0 };  // as in layout.py
+enum FamilyKind { kTransformer = 0, kLstm = 1, kFconv = 2 };  // as in layout.py
 
 struct Model {
   Tensors tensors;
@@ -19,6 +21,12 @@ struct Model {
       switch (tensors.integer("family")) {
         case kTransformer:
           family = std::make_unique<Transformer>(tensors);
+          break;
+        case kLstm:
+          family = std::make_unique<Lstm>(tensors);
+          break;
+        case kFconv:
+          family = std::make_unique<Fconv>(tensors);
           break;
         default:
           missing = "family";

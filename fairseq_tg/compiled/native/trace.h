@@ -1,6 +1,7 @@
 // What happens inside a decoder while it goes over a given translation, for whoever wants to see it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -32,6 +33,9 @@ class Trace {
     if (layer_ >= results_.layers) return nullptr;
     return results_.attention +
            (static_cast<size_t>(step_) * results_.layers + layer_++) * static_cast<size_t>(request_.source_length);
+  }
+  void attended(const float* weights, int n) {
+    if (float* to = next_attention()) std::copy_n(weights, n, to);
   }
   // The next place's action on the state h made `after` of `before`
   void acted(const float* h, const float* before, const float* after, int n) {

@@ -1,0 +1,35 @@
+"""What a compiled model takes from actors, at whatever place of whatever family they are."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, Optional
+
+from torch import Tensor
+
+from fairseq_tg.actors import Actor, actor_name
+from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
+
+
+def unknown_actor(holder: Any) -> Optional[str]:
+    """What to call the actor of a module, if it has one that the engine does not know."""
+    if not hasattr(holder, "actor") or actor_name(holder.actor.net) in COMPILED_ACTORS:
+        return None
+    return f"--actor {actor_name(holder.actor.net)}"
+
+
+def put_actor(tensors: Dict[str, Tensor], site: str, actor: Actor) -> None:
+    for name, tensor in actor.state_dict().items():
+        tensors[f"{site}.{name}"] = tensor
+
+
+def actor_fields(actors: Iterable[Actor]) -> Dict[str, Any]:
+    """What a layout says of a model's actors, which differ in nothing but the sizes of what they see."""
+    found = list(actors)
+    if not found:
+        return {}
+    own_size = all(actor.hidden_dim == actor.state_dim for actor in found)
+    return {
+        "actor": actor_name(found[0]),
+        "actor_hidden": 0 if own_size else found[0].hidden_dim,
+        "actor_rank": found[0].rank,
+    }

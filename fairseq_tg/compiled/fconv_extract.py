@@ -1,0 +1,116 @@
+"""From fairseq's ConvS2S, with or without actors, to the layout and tensors of a compiled model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from fairseq.models.fconv import AttentionLayer, FConvDecoder, FConvEncoder
+from torch import Tensor
+from torch.nn.utils.weight_norm import WeightNorm
+
+from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, unknown_actor
+from fairseq_tg.compiled.fconv_layout import FConvLayout
+from fairseq_tg.models.fconv import ActedAttention, ActedFConvDecoder
+
+HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
+
+
+def unsupported(model: Any) -> Optional[str]:
+    """The first thing about a ConvS2S that the engine does not know, or None."""
+    encoder, decoder = model.encoder, model.decoder
+    if type(encoder) is not FConvEncoder or type(decoder) not in (FConvDecoder, ActedFConvDecoder):
+        return f"an encoder and decoder of its own ({type(encoder).__name__}, {type(decoder).__name__})"
+    if decoder.adaptive_softmax is not None:
+        return "--adaptive-softmax-cutoff"
+    if decoder.embed_positions is None:
+        return "a decoder without positions"
+    for attention in decoder.attention:
+        if attention is not None and type(attention) not in (AttentionLayer, ActedAttention):
+            return "an attention of its own"
+        if unknown_actor(attention):
+            return unknown_actor(attention)
+    return None
+
+
+def folded(module: Any) -> Tuple[Tensor, Tensor]:
+    """Weight and bias of a layer; one with weight norm has its weight only at the moment it is called."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNorm):
+            return hook.compute_weight(module), module.bias
+    return module.weight, module.bias
+
+
+def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
+    """The layout and the tensors of a ConvS2S that is not unsupported."""
+    encoder, decoder = model.encoder, model.decoder
+    tensors: Dict[str, Tensor] = {}
+
+    def put(name: str, module: Any, scale: float = 1.0) -> None:
+        weight, bias = folded(module)
+        if weight.dim() == 3:  # K x I x O -> O x (K I), as the inputs of a window lie one after another
+            weight = weight.permute(2, 0, 1).reshape(weight.size(2), -1)
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = weight * scale, bias * scale
+
+    for side, stack in (("encoder", encoder), ("decoder", decoder)):
+        put(f"{side}.in", stack.fc1)
+        for index, (convolution, projection, back) in enumerate(
+            zip(stack.convolutions, stack.projections, stack.residuals)
+        ):
+            put(f"{side}.{index}.conv", convolution)
+            if projection is not None and back:
+                put(f"{side}.{index}.residual", projection)
+        tensors[f"{side}.positions"] = stack.embed_positions.weight[stack.embed_positions.padding_idx + 1 :]
+    # A query is (W x + b + embedding) sqrt(1/2), and the source's sum with its embedding is scaled likewise: scaled
+    # once, what the encoder gives serves both
+    put("encoder.out", encoder.fc2, HALF)
+    put("decoder.out", decoder.fc2)
+    put("output", decoder.fc3)
+    actors = {}
+    attentions = {index: attention for index, attention in enumerate(decoder.attention) if attention is not None}
+    for index, attention in attentions.items():
+        weight, bias = folded(attention.in_projection)
+        # (W x + b) e = x (W^T e) + b e
+        tensors[f"decoder.{index}.attention.keys.weight"] = torch.cat([weight.t(), bias.unsqueeze(0)])
+        put(f"decoder.{index}.attention.values", attention.out_projection, HALF)  # of (W e + b + x) sqrt(1/2)
+        if hasattr(attention, "actor"):
+            actors[index] = attention.actor.net
+            put_actor(tensors, f"decoder.{index}.actor", attention.actor.net)
+    shared = []
+    for side, stack in (("encoder", encoder), ("decoder", decoder)):
+        if torch.equal(stack.embed_tokens.weight, tensors["output.weight"]):
+            shared.append(side)
+        else:
+            tensors[f"{side}.embedding.weight"] = stack.embed_tokens.weight
+    layout = FConvLayout(
+        vocabulary=len(decoder.embed_tokens.weight),
+        source_vocabulary=len(encoder.embed_tokens.weight),
+        source_positions=int(encoder.max_positions()),
+        target_positions=int(decoder.max_positions()),
+        pad=decoder.dictionary.pad(),
+        eos=decoder.dictionary.eos(),
+        unk=decoder.dictionary.unk(),
+        output_bias=True,
+        shared_embeddings=tuple(shared),
+        embedding=decoder.embed_tokens.embedding_dim,
+        encoder_channels=_channels(encoder),
+        encoder_widths=_widths(encoder),
+        encoder_residuals=tuple(encoder.residuals),
+        decoder_channels=_channels(decoder),
+        decoder_widths=_widths(decoder),
+        decoder_residuals=tuple(decoder.residuals),
+        attention_layers=tuple(attentions),
+        out_embedding=tensors["output.weight"].size(1),
+        **actor_fields(actors.values()),
+        actor_layers=tuple(actors),
+    )
+    return layout, tensors
+
+
+def _channels(stack: Any) -> Tuple[int, ...]:
+    return tuple(convolution.out_channels // 2 for convolution in stack.convolutions)
+
+
+def _widths(stack: Any) -> Tuple[int, ...]:
+    return tuple(convolution.kernel_size[0] for convolution in stack.convolutions)

@@ -1,0 +1,103 @@
+"""From fairseq's LSTM, with or without an actor, to the layout and tensors of a compiled model."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+from fairseq.models.lstm import AttentionLayer, LSTMDecoder, LSTMEncoder
+from torch import Tensor, nn
+
+from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, unknown_actor
+from fairseq_tg.compiled.lstm_layout import ATTENTION, LSTMLayout
+from fairseq_tg.models.lstm import ActedAttention, ActedLSTMDecoder
+
+
+def unsupported(model: Any) -> Optional[str]:
+    """The first thing about an LSTM that the engine does not know, or None."""
+    encoder, decoder = model.encoder, model.decoder
+    if type(encoder) is not LSTMEncoder or type(decoder) not in (LSTMDecoder, ActedLSTMDecoder):
+        return f"an encoder and decoder of its own ({type(encoder).__name__}, {type(decoder).__name__})"
+    attention = decoder.attention
+    for option, present in (
+        ("--adaptive-softmax-cutoff", decoder.adaptive_softmax is not None),
+        ("no layers", not encoder.num_layers or encoder.num_layers != len(decoder.layers)),
+        ("a projected LSTM", encoder.lstm.proj_size or not encoder.lstm.bias),
+        ("an embedding of its own", not isinstance(decoder.embed_tokens, nn.Embedding)),
+        (
+            "an attention of its own",
+            attention is not None
+            and (type(attention) not in (AttentionLayer, ActedAttention) or attention.input_proj.bias is not None),
+        ),
+    ):
+        if present:
+            return option
+    return unknown_actor(attention)
+
+
+def extract(model: Any) -> Tuple[LSTMLayout, Dict[str, Tensor]]:
+    """The layout and the tensors of an LSTM that is not unsupported."""
+    encoder, decoder, lstm, attention = model.encoder, model.decoder, model.encoder.lstm, model.decoder.attention
+    tensors: Dict[str, Tensor] = {}
+
+    def put(name: str, module: Any) -> None:
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = module.weight, module.bias
+
+    directions = {"forward": "", "backward": "_reverse"} if lstm.bidirectional else {"forward": ""}
+    for index, cell in enumerate(decoder.layers):
+        at = f"encoder.{index}"
+        ends = [f"l{index}{suffix}" for suffix in directions.values()]
+        tensors[f"{at}.input.weight"] = torch.cat([getattr(lstm, f"weight_ih_{end}") for end in ends])
+        tensors[f"{at}.input.bias"] = torch.cat(
+            [getattr(lstm, f"bias_ih_{end}") + getattr(lstm, f"bias_hh_{end}") for end in ends]
+        )
+        for direction, end in zip(directions, ends):
+            tensors[f"{at}.{direction}.weight"] = getattr(lstm, f"weight_hh_{end}")
+        tensors[f"decoder.{index}.cell.weight"] = torch.cat([cell.weight_ih, cell.weight_hh], dim=1)
+        tensors[f"decoder.{index}.cell.bias"] = cell.bias_ih + cell.bias_hh
+    if decoder.encoder_hidden_proj is not None:
+        put("decoder.start.hidden", decoder.encoder_hidden_proj)
+        put("decoder.start.cell", decoder.encoder_cell_proj)
+    if attention is not None:
+        to_context, to_state = attention.output_proj.weight.split([encoder.output_units, decoder.hidden_size], dim=1)
+        # The projected state meets the source, (W h) e: so does the state the projected source, h (W^T e)
+        tensors[f"{ATTENTION}.source.weight"] = torch.cat([attention.input_proj.weight.t(), to_context])
+        tensors[f"{ATTENTION}.state.weight"] = to_state
+    actors = [attention.actor.net] if hasattr(attention, "actor") else []
+    for actor in actors:
+        put_actor(tensors, f"{ATTENTION}.actor", actor)
+    if hasattr(decoder, "additional_fc"):
+        put("decoder.out", decoder.additional_fc)
+    output = decoder.embed_tokens if decoder.share_input_output_embed else decoder.fc_out
+    tensors["output.weight"] = output.weight
+    if not decoder.share_input_output_embed:
+        tensors["output.bias"] = output.bias
+    shared = []
+    for side, stack in (("encoder", encoder), ("decoder", decoder)):
+        if torch.equal(stack.embed_tokens.weight, output.weight):
+            shared.append(side)
+        else:
+            tensors[f"{side}.embedding.weight"] = stack.embed_tokens.weight
+
+    layout = LSTMLayout(
+        vocabulary=len(decoder.embed_tokens.weight),
+        source_vocabulary=len(encoder.embed_tokens.weight),
+        source_positions=int(encoder.max_positions()),
+        target_positions=int(decoder.max_positions()),
+        pad=decoder.dictionary.pad(),
+        eos=decoder.dictionary.eos(),
+        unk=decoder.dictionary.unk(),
+        output_bias=not decoder.share_input_output_embed,
+        shared_embeddings=tuple(shared),
+        layers=encoder.num_layers,
+        encoder_embedding=encoder.embed_tokens.embedding_dim,
+        encoder_hidden=encoder.hidden_size,
+        bidirectional=bool(lstm.bidirectional),
+        embedding=decoder.embed_tokens.embedding_dim,
+        hidden=decoder.hidden_size,
+        out_embedding=output.weight.size(1),
+        attention=attention is not None,
+        residuals=bool(decoder.residuals),
+        **actor_fields(actors),
+    )
+    return layout, tensors

@@ -1,0 +1,194 @@
+"""The engine beside fairseq on LSTMs and ConvS2S of random shapes, actors, beams and batches."""
+
+from __future__ import annotations
+
+import random
+from argparse import Namespace
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+import torch
+from fairseq.models import fconv, lstm
+from fairseq.sequence_generator import SequenceGenerator
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fairseq_tg.actors import ACTORS, build_actor
+from fairseq_tg.compiled.engine import Engine, SearchSettings
+from fairseq_tg.compiled.extract import extract, quantize, unsupported
+from fairseq_tg.errors import UserError
+from fairseq_tg.models import fconv as acted_fconv
+from fairseq_tg.models import lstm as acted_lstm
+from fairseq_tg.models.site import ActorSite, adopt
+from tests.conftest import Workspace
+
+LIMIT = 8
+TOLERANCE = 1e-4  # of scores
+SIZES = st.integers(1, 19)
+LSTMS: Any = st.fixed_dictionaries(
+    {
+        "layers": st.integers(1, 3), "encoder_embed_dim": SIZES, "encoder_hidden_size": SIZES,
+        "encoder_bidirectional": st.booleans(), "decoder_embed_dim": SIZES, "decoder_hidden_size": SIZES,
+        "decoder_out_embed_dim": SIZES, "decoder_attention": st.sampled_from(["1", "1", "1", "0"]),
+        "share_decoder_input_output_embed": st.booleans(), "residuals": st.booleans(),
+    }
+)  # fmt: skip
+CONVOLUTIONS: Any = st.lists(st.tuples(SIZES, st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=4)
+FCONVS: Any = st.fixed_dictionaries(
+    {
+        "embed_dim": SIZES, "encoder": CONVOLUTIONS, "decoder": CONVOLUTIONS, "attention": st.integers(1, 15),
+        "decoder_out_embed_dim": SIZES, "share_input_output_embed": st.booleans(),
+    }
+)  # fmt: skip
+#: The actor with its rank and hidden size, or none
+ACTOR_SHAPES: Any = st.none() | st.tuples(
+    st.sampled_from(ACTORS.names()), st.sampled_from([0, 0, 2]), st.sampled_from([0, 5])
+)
+SEARCHES: Any = st.fixed_dictionaries(
+    {
+        "sentences": st.lists(st.integers(0, 9), min_size=1, max_size=6), "beam": st.sampled_from([1, 2, 4, 7]),
+        "seed": st.integers(0, 1000),
+    }
+)  # fmt: skip
+FEW = settings(
+    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def build_lstm(task: Any, shape: Dict[str, Any]) -> Any:
+    flags = {name: value for name, value in shape.items() if name not in ("layers", "residuals")}
+    flags.update(encoder_layers=shape["layers"], decoder_layers=shape["layers"], criterion="cross_entropy", dropout=0.0)
+    if flags["share_decoder_input_output_embed"]:
+        flags["decoder_out_embed_dim"] = flags["decoder_embed_dim"]
+    args = Namespace(**flags)
+    lstm.base_architecture(args)
+    model = lstm.LSTMModel.build_model(args, task)
+    model.decoder.residuals = shape["residuals"]  # which fairseq's decoder knows and none of its flags sets
+    return model
+
+
+def build_fconv(task: Any, shape: Dict[str, Any]) -> Any:
+    def spec(layers: List[Any]) -> str:  # a residual comes from a layer that there is
+        return str([(size, width, min(back, index + 1)) for index, (size, width, back) in enumerate(layers)])
+
+    attention = [bool(shape["attention"] >> index & 1) for index in range(len(shape["decoder"]))]
+    args = Namespace(
+        encoder_embed_dim=shape["embed_dim"],
+        decoder_embed_dim=shape["embed_dim"],
+        encoder_layers=spec(shape["encoder"]),
+        decoder_layers=spec(shape["decoder"]),
+        decoder_attention=str(attention if any(attention) else True),
+        decoder_out_embed_dim=shape["embed_dim" if shape["share_input_output_embed"] else "decoder_out_embed_dim"],
+        share_input_output_embed=shape["share_input_output_embed"],
+        dropout=0.0,
+        max_source_positions=20,
+        max_target_positions=20,
+    )
+    fconv.base_architecture(args)
+    return fconv.FConvModel.build_model(args, task)
+
+
+def add_actors(model: Any, actor: Any) -> None:
+    if actor is None:
+        return
+    name, rank, hidden = actor
+    decoder, acted = model.decoder, acted_lstm if isinstance(model, lstm.LSTMModel) else acted_fconv
+    if acted is acted_lstm:
+        found = [(decoder.attention, decoder.hidden_size, decoder.encoder_output_units)]
+        adopt(decoder, acted_lstm.ActedLSTMDecoder)
+    else:
+        found = [(a, a.out_projection.out_features, a.out_projection.in_features) for a in decoder.attention if a]
+        adopt(decoder, acted_fconv.ActedFConvDecoder)
+    for attention, state, context in found:
+        if attention is not None:
+            site = ActorSite(build_actor(name, state, context, hidden, rank))
+            adopt(attention, acted.ActedAttention).attach(site)
+    if acted is acted_lstm and decoder.attention is None:
+        decoder.__class__ = lstm.LSTMDecoder
+
+
+@torch.no_grad()
+def prepare(model: Any, seed: int) -> Any:
+    """Random weights, large enough that no two words are equally probable but for rounding."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if not name.endswith("weight_g"):
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * (0.8 if parameter.dim() > 1 else 0.4))
+    return model.eval()
+
+
+def assert_same(task: Any, model: Any, search: Dict[str, Any]) -> None:
+    """Hypotheses, their order, scores and positional scores; and each sentence by itself as in its batch."""
+    words, dictionary = random.Random(search["seed"]), task.target_dictionary
+    tokens = [
+        [*(words.randrange(dictionary.nspecial, len(dictionary)) for _ in range(n)), dictionary.eos()]
+        for n in search["sentences"]
+    ]
+    dataset = task.build_dataset_for_inference([torch.tensor(t) for t in tokens], [len(t) for t in tokens])
+    batch = dataset.collater([dataset[i] for i in range(len(tokens))])
+    sources = [
+        [token for token in row if token != dictionary.pad()] for row in batch["net_input"]["src_tokens"].tolist()
+    ]
+    generator = SequenceGenerator([model], dictionary, beam_size=search["beam"], max_len_b=LIMIT)
+    engine, asked = Engine(*extract(model)), SearchSettings(beam=search["beam"])
+    ours = engine.search(sources, [LIMIT] * len(sources), asked)
+    for theirs, found in zip(generator.generate([model], batch), ours):
+        assert [h["tokens"].tolist() for h in theirs] == [h.tokens for h in found]
+        for their, our in zip(theirs, found):
+            assert abs(float(their["score"]) - our.score) < TOLERANCE
+            np.testing.assert_allclose(our.positional, their["positional_scores"].numpy(), atol=TOLERANCE)
+    alone = [engine.search([source], [LIMIT], asked)[0] for source in sources]
+    assert [[h.tokens for h in found] for found in alone] == [[h.tokens for h in found] for found in ours]
+
+
+@FEW
+@given(shape=LSTMS, actor=ACTOR_SHAPES, search=SEARCHES)
+def test_any_lstm(workspace: Workspace, shape: Any, actor: Any, search: Any) -> None:
+    task = workspace.task()
+    model = build_lstm(task, shape)
+    add_actors(model, actor)
+    assert_same(task, prepare(model, search["seed"]), search)
+
+
+@FEW
+@given(shape=FCONVS, actor=ACTOR_SHAPES, search=SEARCHES)
+def test_any_fconv(workspace: Workspace, shape: Any, actor: Any, search: Any) -> None:
+    task = workspace.task()
+    model = build_fconv(task, shape)
+    add_actors(model, actor)
+    assert_same(task, prepare(model, search["seed"]), search)
+
+
+UNSUPPORTED: Dict[str, Any] = {
+    "lstm --adaptive-softmax-cutoff": lambda m: setattr(m.decoder, "adaptive_softmax", object()),
+    "lstm an attention of its own": lambda m: setattr(m.decoder, "attention", torch.nn.Identity()),
+    "lstm an encoder and decoder of its own": lambda m: setattr(m, "encoder", torch.nn.Identity()),
+    "fconv --adaptive-softmax-cutoff": lambda m: setattr(m.decoder, "adaptive_softmax", object()),
+    "fconv a decoder without positions": lambda m: setattr(m.decoder, "embed_positions", None),
+    "fconv an attention of its own": lambda m: m.decoder.attention.__setitem__(0, torch.nn.Identity()),
+}
+
+
+@pytest.mark.parametrize("case", UNSUPPORTED)
+def test_what_is_not_known_is_named(workspace: Workspace, case: str) -> None:
+    base, _, option = case.partition(" ")
+    model = workspace.base_model(base)
+    assert unsupported(model) is None
+    UNSUPPORTED[case](model)
+    with pytest.raises(UserError, match=f"because of {option}"):
+        extract(model)
+
+
+@pytest.mark.parametrize("base", ["lstm", "fconv"])
+def test_int8_is_near_float32(workspace: Workspace, base: str) -> None:
+    layout, tensors = extract(workspace.base_model(base))
+    words = random.Random(1)
+    sources = [[*(words.randrange(4, layout.source_vocabulary) for _ in range(n)), layout.eos] for n in range(1, 16)]
+    exact, rounded = (
+        Engine(layout, weights).translate(sources, [LIMIT] * len(sources), scores=True)
+        for weights in (tensors, quantize(tensors, layout))
+    )
+    same = [(a, b) for x, y, a, b in zip(exact[0], rounded[0], exact[1] or [], rounded[1] or []) if x == y]
+    assert len(same) > 10
+    assert 0 < max(np.abs(np.subtract(a, b)).max() for a, b in same) < 0.3
