@@ -1,6 +1,6 @@
-"""Actor training against full fine-tuning of the same Transformer on the same batches.
+"""Actor training, at the attentions and at all sites, against full fine-tuning of one Transformer on the same batches.
 
-Both are trained in one process, in turns, and compared as a ratio; the extra memory of each is the peak of a process of
+All are trained in one process, in turns, and compared as a ratio; the extra memory of each is the peak of a process of
 its own over what it held with the model loaded. Usage:
 
     python benchmarks/training_cost.py                          # a random base of fairseq's iwslt size
@@ -27,7 +27,7 @@ from fairseq.trainer import Trainer
 
 import fairseq_tg
 
-SYSTEMS = ("actor", "full")
+SYSTEMS = ("actor", "all_sites", "full")
 
 
 def build_trainer(system: str, base: str, data: str, max_tokens: int) -> Trainer:
@@ -44,14 +44,15 @@ def build_trainer(system: str, base: str, data: str, max_tokens: int) -> Trainer
         "0.1",
         "--cpu",
     ]
-    if system == "actor":
+    if system != "full":
         flags += ["--arch", "tg_transformer", "--base-checkpoint", base, "--criterion", "actor_cross_entropy"]
+        flags += ["--actor-sites", "all" if system == "all_sites" else "attention"]
     else:
         flags += ["--arch", "transformer", "--criterion", "label_smoothed_cross_entropy"]
     args = options.parse_args_and_arch(options.get_training_parser(), flags)
     cfg = convert_namespace_to_omegaconf(args)
     task = tasks.setup_task(cfg.task)
-    if system == "actor":
+    if system != "full":
         model = task.build_model(cfg.model)
     else:
         state = torch.load(base, map_location="cpu", weights_only=True)
@@ -149,12 +150,15 @@ def main() -> None:
     rate = {system: statistics.median(values) for system, values in ups.items()}
     peak = {system: statistics.median(values) for system, values in peaks.items()}
     ratios = sorted(a / f for a, f in zip(ups["actor"], ups["full"]))
+    of_sites = sorted(s / a for s, a in zip(ups["all_sites"], ups["actor"]))
     print(
         json.dumps(
             {
                 "updates_per_second": {system: round(value, 3) for system, value in rate.items()},
                 "speed_ratio_actor_to_full": round(statistics.median(ratios), 2),
                 "speed_ratio_range": [round(ratios[0], 2), round(ratios[-1], 2)],
+                "speed_ratio_all_sites_to_actor": round(statistics.median(of_sites), 2),
+                "all_sites_ratio_range": [round(of_sites[0], 2), round(of_sites[-1], 2)],
                 "peak_extra_mib": {system: round(value / 2**20, 1) for system, value in peak.items()},
                 "memory_ratio_actor_to_full": round(peak["actor"] / peak["full"], 2),
                 "max_tokens": args.max_tokens,

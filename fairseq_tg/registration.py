@@ -8,7 +8,6 @@ nothing of this package there.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -26,18 +25,21 @@ def register_with_fairseq() -> None:
 
 
 class _AfterFairseq:
-    """Finds fairseq where it is, once, and has the plugin imported behind it."""
+    """Finds fairseq where it is, and has the plugin imported behind it. (What is looked for may not be imported.)"""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         if name != "fairseq":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = [finder for finder in sys.meta_path if finder is not self]
+        found = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
             def load_both(module: ModuleType) -> None:
                 load(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 importlib.import_module(PLUGIN)
 
             spec.loader.exec_module = load_both  # type: ignore[method-assign]

@@ -19,6 +19,13 @@ def guess_subwords(symbols: Sequence[str]) -> Optional[str]:
     return None
 
 
+def begins_word(subwords: Optional[str], before: str, symbol: str) -> bool:
+    """Whether a word begins with `symbol`, which comes after the symbol `before`."""
+    if subwords == "sentencepiece":
+        return _MARKS[subwords](symbol)
+    return subwords is None or not _MARKS[subwords](before)
+
+
 @dataclass(frozen=True)
 class WordOptions:
     """How the data was made of text, as fairseq-generate is told: scores are of that text."""

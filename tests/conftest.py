@@ -9,6 +9,7 @@ import io
 import os
 import random
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,11 @@ def run_process(
     return subprocess.run(
         [str(program), *map(str, flags)], input=stdin, capture_output=True, text=True, cwd=cwd, env=env, timeout=300
     )
+
+
+def heed_interrupts() -> None:
+    """For a process that is to be sent SIGINT: a shell lets what it starts in the background ignore that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run_tg(*flags: Any) -> str:

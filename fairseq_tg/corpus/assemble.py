@@ -58,7 +58,10 @@ def _assemble(directory: CorpusDirectory, sources: Sequence[CorpusDirectory]) ->
             if sentence.skipped is not None:
                 skipped.append({"id": sentence.id, "reason": sentence.skipped})
                 continue
-            source = originals[source_lang][sentence.id]
+            if sentence.source is None:
+                source = originals[source_lang][sentence.id]
+            else:
+                source = torch.tensor([*sentence.source, vocabularies[source_lang].eos()])
             targets = [torch.tensor([*sentence.hypotheses[rank].tokens, dictionary.eos()]) for rank in sentence.chosen]
             if adds_gold:
                 targets.append(originals[target_lang][sentence.id])

@@ -43,6 +43,7 @@ class Sentence:
     chosen: List[int] = field(default_factory=list)
     greedy: Optional[Hypothesis] = None
     skipped: Optional[str] = None
+    source: Optional[List[int]] = None  # what was translated (no end of sentence), where it is not the data's own
 
     def to_json(self) -> str:
         fields = {name: value for name, value in vars(self).items() if value not in (None, [])}

@@ -19,7 +19,7 @@ from fairseq_tg.errors import UserError
 #: What a stored k-best list depends on; a build from stored lists may differ in all else.
 SEARCH_SETTINGS = (
     *("base", "actors", "model_overrides", "fp16", "data_hash", "subset", "languages", "sentences"),
-    *("beam", "search", "engine", "text"),
+    *("beam", "search", "engine", "text", "source", "dropout"),
 )
 
 
@@ -67,7 +67,7 @@ class Build:
         manifest = source.manifest
         if manifest is None or not (source.path / KBEST).exists():
             raise UserError(f"'{path}' has no stored k-best lists: build it with --kbest-jsonl")
-        old, new = ({name: r[name] for name in SEARCH_SETTINGS} for r in (manifest["recipe"], self.recipe))
+        old, new = ({name: r.get(name) for name in SEARCH_SETTINGS} for r in (manifest["recipe"], self.recipe))
         difference = describe_difference(old, new)
         if difference:
             raise UserError(f"the k-best lists in '{path}' were made with other settings: {difference}")

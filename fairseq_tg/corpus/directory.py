@@ -73,7 +73,7 @@ class CorpusDirectory:
             if difference:
                 raise UserError(
                     f"'{self.path}' was begun with other settings: {difference}; give the same command, or another "
-                    "--kbest-dir"
+                    "directory"
                 )
             return
         if self.path.exists() and not (self.path.is_dir() and all(map(_is_ours, self.path.iterdir()))):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import tempfile
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import torch
 
 from fairseq_tg.corpus.blocks import Hypothesis
 from fairseq_tg.errors import UserError
@@ -55,6 +58,17 @@ def generator_search(generator: Any, to_text: Callable[[Sequence[int]], str], eo
     return search
 
 
+def seeded(search: Search, seed: int) -> Search:
+    """A search that depends on chance, by the seed and the batch alone: batches are the same, however often a build is
+    interrupted and in how many shards it is done."""
+
+    def search_seeded(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
+        torch.manual_seed(random.Random(f"{seed} {sample['id'].tolist()}").getrandbits(63))
+        return search(models, sample)
+
+    return search_seeded
+
+
 PATIENCE = 2  # how many times the beam's hypotheses are looked for, to take from them those that fairseq would have
 BATCH = 8  # sentences translated together; not a matter of --batch-size, so that threads do not change the result
 
@@ -95,8 +109,6 @@ def convert_to_ctranslate2(path: str, task_config: Any, directory: str, quantiza
 def ctranslate2_search(searched: Searched) -> Search:
     """Beam search of an unmodified Transformer base with CTranslate2, float32, on torch's number of threads."""
     ctranslate2 = import_ctranslate2("--kbest-engine ctranslate2")
-    import torch
-
     path, generation, task = searched.path, searched.generation, searched.task
     unsupported = {"match_source_len": False, "unnormalized": False, "temperature": 1.0, "sampling": False}
     unsupported.update(prefix_size=0, diverse_beam_groups=-1, diversity_rate=-1.0, unkpen=0, max_len_a=0)

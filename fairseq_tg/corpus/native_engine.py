@@ -27,6 +27,7 @@ UNKNOWN_OPTIONS = {
     "diverse_beam_groups": -1,
     "diversity_rate": -1.0,
     "lm_path": None,
+    "retain_dropout": False,
 }
 
 

@@ -11,7 +11,7 @@ from fairseq_tg.corpus.blocks import Hypothesis, Sentence
 from fairseq_tg.corpus.build import Build
 from fairseq_tg.corpus.engines import Search
 from fairseq_tg.corpus.selection import Scored, Selection, expected_scores
-from fairseq_tg.objectives import Objective, score_hypothesis
+from fairseq_tg.objectives import Objective, score_hypothesis, score_pairs
 
 
 class OracleGenerator:
@@ -23,6 +23,7 @@ class OracleGenerator:
         search: finds the k-best lists.
         greedy: finds the base's greedy output, for the selections that need it.
         to_text: makes words of dictionary ids; of those of a reference, if its second argument says so.
+        keeps_sources: what was translated is kept with its list, as it is not what the data has.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class OracleGenerator:
         to_text: Callable[..., str],
         padding_idx: int,
         eos: int,
+        keeps_sources: bool = False,
     ) -> None:
         self.build = build
         self.search = search
@@ -44,6 +46,7 @@ class OracleGenerator:
         self.to_text = to_text
         self.padding_idx = padding_idx
         self.eos = eos
+        self.keeps_sources = keeps_sources
 
     @torch.no_grad()
     def generate(self, models: List[Any], sample: Dict[str, Any], **kwargs: Any) -> List[List[Dict[str, Any]]]:
@@ -64,6 +67,8 @@ class OracleGenerator:
                 target = sample["target"]
                 reference = None if target is None else self.to_text(self._ids(target[row]), True)
                 sentence = self.judge(sentence_id, hypotheses, reference, None if greedy is None else greedy[row])
+                if self.keeps_sources:
+                    sentence.source = self._ids(sample["net_input"]["src_tokens"][row])[:-1]
             outputs.append([self._as_fairseq(h) for h in _chosen_first(sentence)])
             self.build.add(sentence)
         return outputs
@@ -76,18 +81,18 @@ class OracleGenerator:
         def objective(hypothesis: str, against: str) -> float:
             return score_hypothesis(self.objective, hypothesis, against, sentence_id)
 
-        scored = Scored([], texts=[h.text for h in hypotheses], log_probs=[h.log_prob for h in hypotheses])
+        texts = [h.text for h in hypotheses]
         if self.selection.needs_reference:
             assert reference is not None
-            scores = [objective(text, reference) for text in scored.texts]
+            scores = [objective(text, reference) for text in texts]
             if greedy is not None:
                 greedy.objective = objective(greedy.text, reference)
         else:
-            scores = expected_scores(scored, objective)
+            pairs = score_pairs(self.objective, texts, sentence_id)
+            scores = expected_scores([h.log_prob for h in hypotheses], pairs)
         for hypothesis, score in zip(hypotheses, scores):
             hypothesis.objective = score
-        scored = Scored(scores, greedy.objective if greedy else None, scored.texts, scored.log_probs)
-        chosen = self.selection.choose(scored)
+        chosen = self.selection.choose(Scored(scores, greedy.objective if greedy else None))
         skipped = None if chosen or self.selection.adds_gold else "nothing chosen: no hypothesis is better than greedy"
         return Sentence(sentence_id, hypotheses, chosen, greedy, skipped)
 

@@ -17,11 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.corpus.build import Build, describe, parse_shard
 from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file
-from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search
+from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search, seeded
 from fairseq_tg.corpus.native_engine import default_engine
 from fairseq_tg.corpus.oracle import OracleGenerator
 from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
+from fairseq_tg.corpus.sources import ChangedSources, asks_for_changes, source_changes
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.objectives import get_objective
@@ -39,7 +40,7 @@ SEARCH_OPTIONS = (
     ),
 )
 #: Options under which the same sentence is not translated the same way twice, or not without its neighbours.
-REFUSED_OPTIONS = {"sampling": False, "retain_dropout": False, "prefix_size": 0, "constraints": None}
+REFUSED_OPTIONS = {"sampling": False, "prefix_size": 0, "constraints": None}
 SHARD_FLAGS = ("--kbest-shard", "--num-shards", "--shard-id")
 
 
@@ -61,6 +62,7 @@ class CorpusRun:
         self.shard = self._shard()
         self.engine = self.cfg.kbest_engine or self._find_engine()
         self.build: Optional[Build] = None
+        self.changes = source_changes(task, root) if asks_for_changes(self.cfg) else None
         bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
         self.to_text = Words(task.target_dictionary, bpe, tokenizer, root.common_eval.post_process)
@@ -84,6 +86,8 @@ class CorpusRun:
             raise UserError(f"--kbest-block {self.cfg.kbest_block}: give the number of sentences to commit together")
         if self.cfg.kbest_engine is not None:
             ENGINES[self.cfg.kbest_engine]  # refuse an unknown name now
+        if self.root.generation.retain_dropout and self.cfg.kbest_engine not in (None, "fairseq"):
+            raise UserError(f"--retain-dropout does not go with --kbest-engine {self.cfg.kbest_engine}: use fairseq")
 
     def _shard(self) -> Tuple[int, int]:
         own, fairseqs = parse_shard(self.cfg.kbest_shard), (self.root.dataset.shard_id, self.root.dataset.num_shards)
@@ -129,7 +133,17 @@ class CorpusRun:
             "selection": self.selection.name,
             "text": {"subwords": self.subwords, "bpe": _plain(self.root.bpe), "tokenizer": _plain(self.root.tokenizer)},
             "keep_kbest": self.cfg.kbest_jsonl,
+            # None, as in manifests of before there were these
+            "source": None if self.changes is None else self.changes.record,
+            "dropout": self._dropout(),
         }
+
+    def _dropout(self) -> Optional[Dict[str, Any]]:
+        """The base's dropout at search time, if it is on."""
+        generation = self.root.generation
+        if not generation.retain_dropout:
+            return None
+        return {"modules": _plain(generation.retain_dropout_modules), "seed": self.root.common.seed}
 
     # What fairseq-generate asks the task for
 
@@ -153,6 +167,9 @@ class CorpusRun:
         if self.cfg.kbest_from:
             self.build.reuse(self.cfg.kbest_from)
         skip = find_unusable(dataset, max_positions, max_tokens, self.selection.needs_reference)
+        if self.changes is not None:
+            self.changes.limit(max_positions)
+            dataset.src = ChangedSources(dataset.src, self.changes)
 
         def make_batches(ids: List[int]) -> Sequence:
             return dataset.batch_by_size(
@@ -195,15 +212,20 @@ class CorpusRun:
             following=self.build.next_block,
             to_text=self.to_text,
         )
+        search = ENGINES[self.engine](searched)
+        greedy = generator_search(greedy_generator, self.to_text, dictionary.eos())
+        if self.root.generation.retain_dropout:
+            search, greedy = (seeded(each, self.root.common.seed) for each in (search, greedy))
         return OracleGenerator(
             self.build,
-            ENGINES[self.engine](searched),
-            generator_search(greedy_generator, self.to_text, dictionary.eos()),
+            search,
+            greedy,
             self.objective,
             self.selection,
             self.to_text,
             dictionary.pad(),
             dictionary.eos(),
+            keeps_sources=self.changes is not None,
         )
 
 

@@ -16,8 +16,6 @@ class Scored:
 
     scores: Sequence[float]  # the objective against the reference; empty where there is none
     greedy_score: Optional[float] = None  # that of the base's greedy output
-    texts: Sequence[str] = ()
-    log_probs: Sequence[float] = ()  # of whole hypotheses, by the model
 
 
 @dataclass(frozen=True)
@@ -85,15 +83,20 @@ def minimum_bayes_risk() -> Selection:
     return Selection("mbr", lambda scored: best_first(scored.scores)[:1], needs_reference=False)
 
 
-def expected_scores(scored: Scored, objective: Callable[[str, str], float]) -> List[float]:
-    """For each hypothesis z, the mean of O(z, z') over the others z', weighted by P(z')."""
-    top = max(scored.log_probs)
-    weights = [math.exp(log_prob - top) for log_prob in scored.log_probs]
+def expected_scores(log_probs: Sequence[float], pairs: Sequence[Sequence[float]]) -> List[float]:
+    """For each hypothesis z, the mean of O(z, z') over the others z', weighted by P(z').
+
+    Args:
+        log_probs: of whole hypotheses, by the model.
+        pairs: O(z, z'), with a row for each z.
+    """
+    top = max(log_probs)
+    weights = [math.exp(log_prob - top) for log_prob in log_probs]
     expected = []
-    for rank, text in enumerate(scored.texts):
+    for rank, scores in enumerate(pairs):
         others = [other for other in range(len(weights)) if other != rank]
         total = sum(weights[other] for other in others)
-        value = sum(weights[other] * objective(text, scored.texts[other]) for other in others)
+        value = sum(weights[other] * scores[other] for other in others)
         expected.append(value / total if total else 0.0)
     return expected
 

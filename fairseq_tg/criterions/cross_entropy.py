@@ -13,6 +13,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from torch import Tensor, nn
 
+from fairseq_tg.criterions.log_probs import TokenLogProbs, smoothed
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.models.site import Norms
@@ -39,18 +40,25 @@ class ActorCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     def compute_loss(
         self, model: Any, net_output: Any, sample: Dict[str, Any], reduce: bool = True
     ) -> Tuple[Tensor, Tensor]:
-        logits = net_output[0]
-        in_place = (
-            reduce and model.training and not self.report_accuracy
-        )  # accuracy is taken from the logits afterwards
-        if not in_place or getattr(model.decoder, "adaptive_softmax", None) is not None:
+        # accuracy is taken from the logits afterwards
+        if not reduce or not model.training or self.report_accuracy:
             return super().compute_loss(model, net_output, sample, reduce)
-        skip = self.ignore_prefix_size
-        target = model.get_targets(sample, net_output)[:, skip:]
-        loss, nll_loss = FusedCrossEntropy.apply(
-            logits[:, skip:].flatten(0, 1), target.flatten(), self.padding_idx, self.eps
-        )
-        return loss, nll_loss
+        log_probs, sums, vocabulary = self.score(model, net_output, sample["target"])
+        loss = smoothed(log_probs, sums, vocabulary, self.eps).sum()
+        return loss, -log_probs.detach().sum()
+
+    def score(self, model: Any, net_output: Any, target: Tensor) -> Tuple[Tensor, Tensor, int]:
+        """The log-probabilities of B x T targets, their sums over the vocabulary, 0 at padding, and its size.
+
+        The logits are used up.
+        """
+        target = target[:, self.ignore_prefix_size :]
+        logits = net_output[0]
+        if getattr(_inside(model).decoder, "adaptive_softmax", None) is not None:
+            logits = model.get_normalized_probs(net_output, log_probs=True).clone()  # which are logits of themselves
+        logits = logits[:, self.ignore_prefix_size :].flatten(0, 1)
+        log_probs, sums = TokenLogProbs.apply(logits, target.flatten(), self.padding_idx, self.eps > 0)
+        return log_probs.view_as(target), sums.view_as(target), logits.size(-1)
 
     @classmethod
     def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
@@ -62,51 +70,12 @@ class ActorCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
                 metrics.log_scalar(f"{name}_norm", total / count, count, round=3)
 
 
-class FusedCrossEntropy(torch.autograd.Function):
-    """Label-smoothed cross-entropy from logits, summed over tokens, its gradient worked out on the way.
-
-    With q = 1 - eps - eps/(V-1) on the target and eps/(V-1) on every token, as fairseq smooths, the loss of a token is
-    -sum_v q_v log p_v and its gradient p - q. The gradient takes the place of the logits, which nobody reads again:
-    fairseq's way keeps logits, log-probabilities and two gradients of N x V, and passes over them as often.
-    """
-
-    ROWS = 512  # at a time, so that what is in the making stays in the cache
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, target: Tensor, padding_idx: int, eps: float) -> Tuple[Tensor, Tensor]:
-        """logits: N x V, target: N -> the smoothed loss and the plain one."""
-        eps_v = eps / (logits.size(1) - 1)
-        loss = logits.new_zeros((), dtype=torch.float)
-        nll_loss = logits.new_zeros((), dtype=torch.float)
-        for rows, picked in zip(logits.split(FusedCrossEntropy.ROWS), target.split(FusedCrossEntropy.ROWS)):
-            lprobs = rows.float().log_softmax(dim=-1)
-            real = picked.ne(padding_idx).unsqueeze(1)
-            nll = -lprobs.gather(1, picked.unsqueeze(1)).masked_fill(~real, 0.0).sum()
-            nll_loss += nll
-            loss += (1.0 - eps - eps_v) * nll
-            if eps:
-                loss -= eps_v * (lprobs.sum(dim=1, keepdim=True) * real).sum()
-            gradient = lprobs.exp_().sub_(eps_v) if eps else lprobs.exp_()
-            gradient.scatter_add_(1, picked.unsqueeze(1), torch.full_like(gradient[:, :1], -(1.0 - eps - eps_v)))
-            rows.copy_(gradient.mul_(real))
-        ctx.gradient = logits
-        ctx.mark_non_differentiable(nll_loss)
-        return loss, nll_loss
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> Tuple[Tensor, None, None, None]:
-        gradient, ctx.gradient = ctx.gradient, None
-        return gradient.mul_(grad_outputs[0]), None, None, None
-
-
 def check_trains_actors_only(model: nn.Module) -> ActorModel:
     """The actor model inside fairseq's distributed wrappers; refuses one that would train anything but actors."""
-    inner = model
-    while not isinstance(inner, ActorModel) and isinstance(getattr(inner, "module", None), nn.Module):
-        inner = inner.module  # type: ignore[assignment]
+    inner = _inside(model)
     if not isinstance(inner, ActorModel) or not inner.sites():
         raise UserError(
-            "--criterion actor_cross_entropy trains actors, and this model has none: "
+            "this criterion trains actors, and this model has none: "
             "use --arch tg_transformer, tg_lstm or tg_fconv with --base-checkpoint"
         )
     of_actors = {parameter for site in inner.sites() for parameter in site.parameters()}
@@ -114,6 +83,13 @@ def check_trains_actors_only(model: nn.Module) -> ActorModel:
         if parameter.requires_grad and parameter not in of_actors:
             raise UserError(f"the base's parameter {name} is set to be trained: call requires_grad_(False) on it")
     return inner
+
+
+def _inside(model: Any) -> Any:
+    """The model inside fairseq's distributed wrappers."""
+    while not isinstance(model, ActorModel) and isinstance(getattr(model, "module", None), nn.Module):
+        model = model.module
+    return model
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ import pickle
 import re
 import zipfile
 from argparse import Namespace
-from typing import Any, Dict, List, Mapping, Tuple, Union, cast
+from typing import Any, Dict, List, Mapping, Tuple, cast
 
 import numpy as np
 import torch
@@ -49,6 +49,9 @@ EVALUATED_OPTIONS = {
     *("vggblock_enc_config", "transformer_enc_config", "transformer_dec_config", "conv_dec_config"),
     *("transformer_context", "transformer_sampling"),
     *("adam_betas", "adamax_betas", "adafactor_eps", "lamb_betas"),
+    # by the parsers of flags, which a base's options are made into for `cont.`
+    *("encoder_glu", "decoder_glu", "encoder_kernel_size_list", "decoder_kernel_size_list", "weight_softmax"),
+    *("extra_data", "extra_lang_pairs", "langtoks", "sampling_weights"),
     *(f"pipeline_{side}{what}" for side in ("", "encoder_", "decoder_") for what in ("balance", "devices")),
 }
 #: Tensors that only models of fairseq 0.12.2 have: see `changes`
@@ -113,17 +116,20 @@ def refuse_code(options: Any, path: str) -> None:
     for name, value in (vars(options) if isinstance(options, Namespace) else options or {}).items():
         if isinstance(value, (dict, list, tuple, DictConfig, ListConfig, Namespace)):
             refuse_code(value, path)
-        elif name in EVALUATED_OPTIONS and isinstance(value, (str, bytes)) and value and not _is_arithmetic(value):
+        elif name in EVALUATED_OPTIONS and not _is_arithmetic(value):
             raise UserError(
-                f"'{path}' is refused: its option {name} holds code, not sizes: {value[:80]!r}; do not load this file"
+                f"'{path}' is refused: its option {name} holds code, not sizes: {value!r:.80}; do not load this file"
             )
 
 
-def _is_arithmetic(expression: Union[str, bytes]) -> bool:
-    if isinstance(expression, bytes):  # which `eval` takes too, in any encoding that they name
-        return False
+def _is_arithmetic(expression: Any) -> bool:
+    # Not by isinstance: `eval` also takes bytes, and whatever has some inside, as numpy's arrays and numbers
+    if type(expression) is not str:
+        return type(expression) in (int, float, bool, type(None))
     try:
-        return all(isinstance(node, _ARITHMETIC) for node in ast.walk(ast.parse(expression, mode="eval")))
+        return not expression or all(
+            isinstance(node, _ARITHMETIC) for node in ast.walk(ast.parse(expression, mode="eval"))
+        )
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 

@@ -236,9 +236,20 @@ class ActorModel(BaseFairseqModel):
                     module.training = False
         return self
 
-    def forward(self, src_tokens: Tensor, src_lengths: Tensor, prev_output_tokens: Tensor, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        src_tokens: Tensor,
+        src_lengths: Tensor,
+        prev_output_tokens: Tensor,
+        rows: Optional[Tensor] = None,
+        **kwargs: Any,
+    ) -> Any:
+        """fairseq's; with `rows`, R of the B source sentences, one for each of the R rows of the target side."""
         with torch.no_grad():  # nothing in the encoder is trained
             encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+            if rows is not None:
+                encoder_out = self.encoder.reorder_encoder_out(encoder_out, rows)
+                src_lengths = src_lengths.index_select(0, rows)
         return self.decoder(prev_output_tokens, encoder_out=encoder_out, src_lengths=src_lengths, **kwargs)
 
     @contextmanager

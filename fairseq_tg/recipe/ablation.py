@@ -17,12 +17,10 @@ from fairseq_tg.evaluation.scores import Scores, score_systems
 from fairseq_tg.evaluation.subset import read_subset
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
-from fairseq_tg.models.base import Base, read_base
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.options import Ablation, Recipe, Training
-from fairseq_tg.recipe.run import build_corpus, check, corpus_hash
+from fairseq_tg.recipe.run import build_corpus, check, corpus_hash, open_base
 from fairseq_tg.recipe.training import count_updates, train
-from fairseq_tg.tasks.loading import load_model
 
 COMPOSITIONS = ("para", "full", "thd", "top1", "comb")
 OBJECTIVES = ("sbleu", "sbleu+2", "meteor", "ter")
@@ -72,22 +70,21 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     planned = [cell for cell in planned if not recipe.only or cell.name in recipe.only]
     for cell in planned:
         get_objective(cell.corpus.get("objective", recipe.objective))  # one that cannot be had is found now
-    base, _ = read_base(recipe.base)
     out = Path(recipe.out)
-    model, task = load_model(recipe.base, recipe.data)
+    base, model, task = open_base(recipe)
     check(recipe, task)
     subset = read_subset(task, recipe.subset, model, recipe.text)
     if subset.references is None:
         raise UserError(f"the split '{recipe.subset}' has no references to score by: give --subset another")
     pseudo = out / "pseudo-bin"
-    manifest = build_corpus(recipe, base, task, pseudo)
+    manifest = build_corpus(recipe, task, pseudo)
     updates = count_updates(pseudo, recipe.training)
     texts: Dict[str, List[str]] = {}
     say = Progress()
     checkpoints = {"greedy": recipe.base}
     for number, cell in enumerate(planned, start=1):
         print(f"== {kind} {number} of {len(planned)}: {cell.name}")
-        data, digest = _corpus(recipe, base, cell, out, pseudo, manifest, task)
+        data, digest = _corpus(recipe, cell, out, pseudo, manifest, task)
         directory = out / "cells" / f"{kind}-{cell.name.replace(' ', '-').replace('=', '').rstrip('.')}"
         path = train(
             cell.training, data, recipe.base, base, directory, task, digest, recipe.workers, updates, recipe.text
@@ -104,7 +101,7 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
 
 
 def _corpus(
-    recipe: Recipe, base: Base, cell: Cell, out: Path, pseudo: Path, manifest: Dict[str, Any], task: Any
+    recipe: Recipe, cell: Cell, out: Path, pseudo: Path, manifest: Dict[str, Any], task: Any
 ) -> Tuple[Path, str]:
     """The data directory that a cell is trained on, and what tells it from any other."""
     if cell.original:
@@ -118,7 +115,7 @@ def _corpus(
     if "beam" not in changes:
         changes["kbest_from"] = str(pseudo)  # the same lists, chosen from otherwise
     directory = out / f"pseudo-{name}"
-    return directory, corpus_hash(build_corpus(recipe, base, task, directory, **changes))
+    return directory, corpus_hash(build_corpus(recipe, task, directory, **changes))
 
 
 def _table(kind: str, recipe: Recipe, scores: Scores, updates: int) -> str:

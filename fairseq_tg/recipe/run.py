@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.corpus.directory import CorpusDirectory, describe_difference, hash_data, hash_file, split_files
+from fairseq_tg.corpus.directory import hash_data, hash_file, split_files
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.options import ReportOptions
@@ -19,7 +19,7 @@ from fairseq_tg.launch.shards import build_locally
 from fairseq_tg.models.base import ActorModel, Base, read_base
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.options import Recipe
-from fairseq_tg.recipe.stages import Stage
+from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import train
 from fairseq_tg.tasks.loading import load_model
 
@@ -28,12 +28,7 @@ FAMILIES = ("transformer", "lstm", "fconv")
 
 def run(recipe: Recipe) -> Path:
     """Do what is not done yet, and give the report's directory."""
-    record, _ = read_base(recipe.base)
-    if record.family not in FAMILIES:
-        raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")
-    model, task = load_model(recipe.base, recipe.data)
-    if isinstance(model, ActorModel):
-        raise UserError(f"--base {recipe.base} has actors already: give the checkpoint of a model without")
+    record, model, task = open_base(recipe)
     subsets = recipe.subset.split(",")
     check(recipe, task, subsets)
     read_subsets(task, subsets, model, recipe.text, scores_targets=True)  # as the report will
@@ -41,7 +36,7 @@ def run(recipe: Recipe) -> Path:
     make_directory(out)
 
     print(f"== 1 of 3: the oracle corpus, {out / 'pseudo-bin'}")
-    manifest = build_corpus(recipe, record, task, out / "pseudo-bin")
+    manifest = build_corpus(recipe, task, out / "pseudo-bin")
     print(f"== 2 of 3: {recipe.training.actor} actors, {out / 'actor'}")
     checkpoint = train(
         recipe.training,
@@ -68,11 +63,22 @@ def run(recipe: Recipe) -> Path:
     settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
     pair = [task.cfg.source_lang, task.cfg.target_lang]
     hashes = {f"data {name}": hash_data(Path(recipe.data), name, pair) for name in subsets}
-    stage = Stage(out / "report", {**settings, **hashes, **recipe.text.given()})
+    stage = Stage(out / "report", {**settings, **hashes, **with_contents(recipe.text.given())})
     if not stage.is_done():
         with stage.doing(["report.html", "report.json", "report.txt"]):
             make_report(options)
     return out / "report"
+
+
+def open_base(recipe: Recipe) -> Tuple[Base, Any, Any]:
+    """The base's record, its model and a task for it; refuses what there are no actors for, or has some already."""
+    record, _ = read_base(recipe.base)
+    if record.family not in FAMILIES:
+        raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")
+    model, task = load_model(recipe.base, recipe.data)
+    if isinstance(model, ActorModel):
+        raise UserError(f"--base {recipe.base} has actors already: give the checkpoint of a model without")
+    return record, model, task
 
 
 def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
@@ -87,28 +93,22 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
             )
 
 
-def build_corpus(recipe: Recipe, base: Base, task: Any, directory: Path, **changes: Any) -> Dict[str, Any]:
+def build_corpus(recipe: Recipe, task: Any, directory: Path, **changes: Any) -> Dict[str, Any]:
     """The oracle corpus, built in as many processes as there are workers, unless it is there."""
-    corpus = CorpusDirectory(str(directory))
+    pair = [task.cfg.source_lang, task.cfg.target_lang]
     settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
     flags: List[str] = [recipe.data, "--path", recipe.base, "--gen-subset", "train", "--kbest-dir", str(directory)]
     for name, value in {**settings, **changes}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]
-    engine = {} if recipe.engine is None else {"engine": recipe.engine}
-    flags += [word for name in engine.values() for word in ("--kbest-engine", name)]
-    flags += ["--batch-size", str(recipe.batch_size)]
-    flags += ["--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(task.cfg.source_lang, task.cfg.target_lang)]
-    manifest: Optional[Dict[str, Any]] = corpus.manifest
-    if manifest is not None and corpus.complete:
-        wanted = {**settings, **changes, **engine, "base": [base.fingerprint]}
-        wanted["data_hash"] = hash_data(Path(recipe.data), "train", [task.cfg.source_lang, task.cfg.target_lang])
-        made = {name: manifest["recipe"][name] for name in wanted if name in manifest["recipe"]}
-        difference = describe_difference(made, {name: wanted[name] for name in made})
-        if difference:
-            raise UserError(f"'{directory}' was built otherwise ({difference}): give another --out, or remove it")
-        corpus.check_files()
-        return manifest
-    return build_locally(flags, str(directory), recipe.workers)
+    flags += ["--kbest-engine", recipe.engine] if recipe.engine is not None else []
+    flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(*pair)]
+    manifest = build_locally(flags, str(directory), recipe.workers)
+    if hash_data(directory, "valid", pair) != hash_data(Path(recipe.data), "valid", pair):  # a training's data is here
+        raise UserError(
+            f"'{directory}' was built with another valid split than that of '{recipe.data}': give another --out, or "
+            "remove it"
+        )
+    return manifest
 
 
 def corpus_hash(manifest: Dict[str, Any]) -> str:

@@ -83,3 +83,9 @@ class Stage:
     def _write(self, stamp: Dict[str, Any]) -> None:
         with replacing(str(self.stamp)) as temporary:
             Path(temporary).write_text(json.dumps(stamp, indent=2) + "\n")
+
+
+def with_contents(options: Dict[str, str]) -> Dict[str, str]:
+    """Options as settings: another content under the name of a file is another setting."""
+    files = {name: Path(value) for name, value in options.items() if Path(value).is_file()}
+    return {**options, **{f"content of {name}": hash_file(path) for name, path in files.items()}}

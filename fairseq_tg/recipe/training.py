@@ -16,7 +16,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.launch.processes import Command, fairseq, run_all
 from fairseq_tg.recipe.options import Training
-from fairseq_tg.recipe.stages import Stage
+from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.subwords import WordOptions
 
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
@@ -62,7 +62,7 @@ def train(
     """
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
     text = text or WordOptions()
-    settings.update(updates=updates, **text.given())
+    settings.update(updates=updates, **with_contents(text.given()))
     stage = Stage(directory, settings)
     if stage.is_done():
         return directory / BEST

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
 from fairseq.data.iterators import EpochBatchIterator
-from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
-from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -16,15 +14,17 @@ from fairseq_tg.corpus.directory import check_training_split
 from fairseq_tg.corpus.engines import ENGINES
 from fairseq_tg.corpus.run import CorpusRun
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
+from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
 from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.actor_files import build_from_actor_file
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.objectives import OBJECTIVES
+from fairseq_tg.tasks.lists import ListOptions, ListTask
 
 
 @dataclass
-class TGTaskOptions(FairseqDataclass):
+class TGTaskOptions(ListOptions):
     """The options of the layer; comes before the parent's config."""
 
     actor_weights: Optional[str] = field(
@@ -36,6 +36,21 @@ class TGTaskOptions(FairseqDataclass):
     )
     no_fast_greedy: bool = field(
         default=False, metadata={"help": "with --beam 1, search as fairseq does instead of by the fast path"}
+    )
+    source_sampling: Optional[float] = field(
+        default=None,
+        metadata={
+            "help": "sample the segmentation of every source sentence with SentencePiece (--bpe sentencepiece "
+            "--sentencepiece-model FILE): of training data anew in every epoch, of a corpus (--kbest-dir) once. The "
+            "number is the power of a segmentation's probability, 0.1 to 0.5; less changes more"
+        },
+    )
+    source_noise: float = field(
+        default=0.0,
+        metadata={
+            "help": "leave out each word of a source sentence with this probability, and swap it with the next with "
+            "the same: when, as for --source-sampling"
+        },
     )
     kbest_dir: Optional[str] = field(
         default=None, metadata={"help": "build an oracle k-best corpus in this directory, with k = --beam"}
@@ -69,7 +84,7 @@ class TGTaskOptions(FairseqDataclass):
     )
 
 
-class TGTask(FairseqTask):
+class TGTask(ListTask):
     """The layer: translation with a model and actors, where no sentence is lost; comes before the parent task."""
 
     keeps_base_record = True  # see `build_model`; a tg model is not built for a task that does not
@@ -88,10 +103,20 @@ class TGTask(FairseqTask):
         return self.cfg._get_root()
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
-        if split == self.cfg.train_subset and not self.cfg.kbest_dir:
+        if split == self.cfg.train_subset and not self.cfg.kbest_dir and not self.cfg.kbest_lists:
             paths = split_paths(self.cfg.data)
             check_training_split(paths[(epoch - 1) % len(paths)])
         super().load_dataset(split, epoch, combine, **kwargs)
+        if asks_for_changes(self.cfg) and not self.cfg.kbest_dir:
+            self._change_sources(split)
+
+    def _change_sources(self, split: str) -> None:
+        """Have the sources of training data changed in every epoch."""
+        if self._command.common_eval.path is not None:
+            raise UserError("--source-sampling and --source-noise are for training and for --kbest-dir: leave them out")
+        if split == self.cfg.train_subset:
+            changes = source_changes(self, self._command)
+            self.datasets[split] = ChangingSources(self.datasets[split], changes)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, epoch: int = 1, **kwargs: Any) -> EpochBatchIterator:
         # With a multiple (8 by default), fairseq drops the last batch of a data set that is no multiple of it: up to 7
@@ -107,6 +132,8 @@ class TGTask(FairseqTask):
         if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
             # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
             kwargs.update(num_shards=self._command.dataset.num_shards, shard_id=self._command.dataset.shard_id)
+        if isinstance(dataset, ChangingSources):
+            dataset.changes.limit(kwargs.get("max_positions"))
         known = dataset in self.dataset_to_epoch_iter
         # fairseq makes a data set's batches once, from the seed and the epoch in which it was started: a training that
         # was interrupted would go on with other batches. They are made as for epoch 1, whenever that is.

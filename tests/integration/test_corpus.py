@@ -235,7 +235,6 @@ def test_what_another_engine_cannot_do_is_refused(workspace, data, tmp_path):
         (["--kbest-block", "0"], "--kbest-block 0"),
         (["--objective", "tests.unit.test_objectives:not_a_number"], r"gave nan for sentence \d+, hypothesis"),
         (["--objective", "tests.unit.test_objectives:explode"], r"raised RuntimeError: boom for sentence \d+"),
-        (["--retain-dropout"], "--retain-dropout does not go with --kbest-dir"),
         (["--prefix-size", "1"], "--prefix-size does not go with --kbest-dir"),
         (["--kbest-from", "/nowhere"], "'/nowhere' has no stored k-best lists"),
     ],

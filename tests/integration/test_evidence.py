@@ -19,7 +19,7 @@ from fairseq_tg.loading import checkpoints
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.subwords import guess_subwords
 from fairseq_tg.tasks.translation import TGTranslationTask
-from tests.conftest import run, run_tg, write_corpus
+from tests.conftest import heed_interrupts, run, run_tg, write_corpus
 
 REPORT = ["report.html", "report.json", "report.txt"]
 
@@ -83,22 +83,23 @@ def test_run_with_other_settings_is_refused(recipe, data, tmp_path):
     _, flags, _ = recipe
     with pytest.raises(UserError, match=r"was begun with other settings .*lr"):
         run_tg("run", *flags, "--lr", "0.1")
-    with pytest.raises(UserError, match=r"was built otherwise .*beam"):
-        run_tg("run", *flags, "--beam", "5")
-    other = tmp_path / "bin"
-    shutil.copytree(data, other)
-    for path in other.glob("train.*.yy.*"):
-        shutil.copy(data / path.name.replace("train", "valid"), path)
-    for path in other.glob("train.*.xx.*"):
-        shutil.copy(data / path.name.replace("train", "valid"), path)
-    with pytest.raises(UserError, match=r"was built otherwise .*data_hash"):
-        run_tg("run", *[other if flag == data else flag for flag in flags])
-    shutil.rmtree(other)
-    shutil.copytree(data, other)
-    for path in other.glob("test.*"):
-        shutil.copy(data / path.name.replace("test", "one"), path)
-    with pytest.raises(UserError, match=r"was begun with other settings .*data"):
-        run_tg("run", *[other if flag == data else flag for flag in flags])
+    changes = {"beam": ["--beam", "5"], "text.tokenizer": ["--tokenizer", "nltk"], "batches": ["--batch-size", "3"]}
+    for name, change in changes.items():
+        with pytest.raises(UserError, match=rf"pseudo-bin' was begun with other settings: .*{name}"):
+            run_tg("run", *flags, *change)
+    # other contents under the same names
+    splits = {
+        "train": r"pseudo-bin' was begun with other settings: .*data_hash",
+        "valid": "was built with another valid split",
+        "test": r"report' was begun with other settings .*data",
+    }
+    for split, message in splits.items():
+        other = tmp_path / split
+        shutil.copytree(data, other)
+        for path in other.glob(f"{split}.*"):
+            shutil.copy(data / path.name.replace(split, "one"), path)
+        with pytest.raises(UserError, match=message):
+            run_tg("run", *[other if flag == data else flag for flag in flags])
 
 
 def test_a_training_that_was_interrupted_knows_its_settings(workspace, data, recipe, tmp_path):
@@ -107,7 +108,8 @@ def test_a_training_that_was_interrupted_knows_its_settings(workspace, data, rec
     shutil.copytree(done / "pseudo-bin", tmp_path / "pseudo-bin")
     flags = ["run", *(tmp_path if flag == done else flag for flag in flags)]
     program = Path(sys.executable).parent / "fairseq-tg"
-    with subprocess.Popen([program, *map(str, flags)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "preexec_fn": heed_interrupts}
+    with subprocess.Popen([program, *map(str, flags)], **output) as process:
         while not (tmp_path / "actor" / "checkpoint_last.pt").exists() and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Training on several ranks, as processes and as tasks of a cluster's job."""
+"""Training on several ranks: processes of this machine. (As tasks of a Slurm job: tests/slurm.)"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import torch
 
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.loading.checkpoints import load_checkpoint
-from tests.conftest import REPO, Workspace
+from tests.conftest import REPO, Workspace, heed_interrupts
 from tests.integration.corpora import BASE, build, files, flags, without_command
 from tests.slurm.conftest import Cluster, wait_for
 
@@ -53,7 +53,12 @@ class Launcher:
         program = str(Path(sys.executable).parent / "fairseq-tg")
         with open(self.errors, "w") as errors, open(f"{out}.output", "w") as output:
             self.process = subprocess.Popen(
-                [program, *map(str, words)], stdout=output, stderr=errors, env=environment, cwd=REPO
+                [program, *map(str, words)],
+                stdout=output,
+                stderr=errors,
+                env=environment,
+                cwd=REPO,
+                preexec_fn=heed_interrupts,
             )
         cluster.launchers.append(self.process)
 
@@ -87,7 +92,7 @@ class Launcher:
 
     def ends(self, task: int = 0) -> int:
         """How often Slurm has ended a job of it, to begin it again."""
-        log = Path(f"{self.out}.logs/{self.job}_{task}.log").read_text()
+        log = Path(f"{self.out}.logs/{self.job}_{task}.log").read_text(errors="replace")  # a bar, ended in mid-letter
         return len(re.findall(r"\*\*\* JOB \d+ .* DUE TO JOB REQUEUE", log))
 
 

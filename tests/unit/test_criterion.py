@@ -8,7 +8,8 @@ from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_l
 from fairseq.logging import metrics
 from omegaconf import OmegaConf
 
-from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyCriterion, FusedCrossEntropy
+from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyCriterion
+from fairseq_tg.criterions.log_probs import TokenLogProbs, smoothed
 from fairseq_tg.errors import UserError
 from tests.conftest import BASES, sample, stir
 
@@ -20,18 +21,37 @@ def build(task, **options):
 
 @pytest.mark.parametrize("eps", [0.0, 0.1])
 def test_fused_loss_and_gradient_are_fairseqs(eps, monkeypatch):
-    monkeypatch.setattr(FusedCrossEntropy, "ROWS", 4)  # several pieces, the last one short
+    monkeypatch.setattr(TokenLogProbs, "ROWS", 4)  # several pieces, the last one short
     torch.manual_seed(2)
     logits, target = torch.randn(11, 7), torch.randint(0, 7, (11,))  # 1 stands for padding
     assert (target == 1).any()
     ours, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    loss, nll = FusedCrossEntropy.apply(ours * 1.0, target, 1, eps)
+    log_probs, sums = TokenLogProbs.apply(ours * 1.0, target, 1, eps > 0)
+    loss, nll = smoothed(log_probs, sums, 7, eps).sum(), -log_probs.sum()
     expected, expected_nll = label_smoothed_nll_loss(theirs.log_softmax(-1), target, eps, ignore_index=1)
     (loss * 3).backward()
     (expected * 3).backward()
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(nll, expected_nll)
     torch.testing.assert_close(ours.grad, theirs.grad)
+
+
+def test_gradient_of_any_use_of_log_probabilities(monkeypatch):
+    """Also where tokens weigh differently, and where the weights depend on the probabilities themselves."""
+    monkeypatch.setattr(TokenLogProbs, "ROWS", 4)
+    logits, target = torch.randn(11, 7), torch.randint(0, 7, (11,))
+    gradients = []
+    for fused in (True, False):
+        leaf = logits.clone().requires_grad_()
+        if fused:
+            log_probs, sums = TokenLogProbs.apply(leaf * 1.0, target, 1, True)
+        else:
+            lprobs, real = leaf.log_softmax(-1), target.ne(1)
+            log_probs, sums = lprobs.gather(1, target[:, None])[:, 0] * real, lprobs.sum(1) * real
+        weights = (log_probs[:5].sum() - log_probs[5:].sum()).sigmoid() * torch.arange(11)
+        (weights * log_probs + sums**2).sum().backward()
+        gradients.append(leaf.grad)
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"label_smoothing": 0.1, "ignore_prefix_size": 1}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +47,17 @@ def test_the_version_says_why_there_is_no_better_engine(
     monkeypatch.setattr(engine, "library_path", lambda name: own(name) if name == engine.GENERIC else tmp_path / name)
     monkeypatch.setattr(engine, "build_failure", lambda name: "no -mavx2" if name == engine.AVX2 else "")
     assert version(capsys) == f"fairseq_tg {__version__}, native engine: generic (avx2: no -mavx2)\n"
+
+
+def test_a_build_that_fails_installs_the_rest_and_leaves_a_note(tmp_path: Path) -> None:
+    """Where there is no compiler; what `--version` then says is above."""
+    words = ["setup.py", "-q", "build_ext", "--build-lib", tmp_path, "--build-temp", tmp_path / "temp"]
+    no_compiler = {**os.environ, "CC": "false", "CXX": "false"}
+    done = subprocess.run([sys.executable, *map(str, words)], capture_output=True, text=True, cwd=REPO, env=no_compiler)
+    assert done.returncode == 0, done.stderr
+    made = tmp_path / "fairseq_tg" / "compiled"
+    for name in (engine.GENERIC, engine.AVX2) if platform.machine() == "x86_64" else (engine.GENERIC,):
+        assert "false" in (made / f"{name}.failed").read_text() and not list(made.glob(f"{name}.*.so"))
 
 
 @pytest.mark.parametrize("missing", [[], ["fcntl"]], ids=["Unix", "elsewhere"])

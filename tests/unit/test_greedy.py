@@ -87,7 +87,7 @@ def test_tokens_and_scores_are_those_of_fairseq(workspace: Workspace, base: str,
 def test_actors_at_all_sites(workspace: Workspace, base: str) -> None:
     model = build_model(workspace, base, ALL_SITES)
     assert_same(workspace, model, random_batches(workspace.task()), "session")
-    assert unsupported(model) == "--actor-sites all" or "transformer" not in base
+    assert unsupported(model) == "--actor-sites all"
 
 
 OPTIONS: Dict[str, Dict[str, Any]] = {

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_tg.errors import UserError
-from fairseq_tg.objectives import OBJECTIVES, get_objective, score_hypothesis
+from fairseq_tg.objectives import OBJECTIVES, get_objective, score_hypothesis, score_pairs
 
 HYPOTHESIS = "The cat sat on the mat , and slept ."
 REFERENCE = "A cat is sitting on the mat and sleeps ."
@@ -37,6 +37,26 @@ def test_sacrebleus_own_functions_agree():
     }
     for name, value in expected.items():
         assert get_objective(name).score(HYPOTHESIS, REFERENCE) == pytest.approx(value)
+
+
+WORDS = st.lists(st.sampled_from(["a", "b", "cat", "sat.", "the", "1,5", "&amp;", "(x)"]), max_size=9).map(" ".join)
+
+
+@settings(deadline=None)
+@given(texts=st.lists(WORDS, min_size=1, max_size=6))
+def test_all_pairs_at_once_are_the_same_scores(texts):
+    """To the bit: a choice by them is the same."""
+    for name in ("sbleu", "sbleu+1", "sbleu+2", "chrf"):
+        objective = get_objective(name)
+        assert objective.score_pairs(texts) == [[objective.score(a, b) for b in texts] for a in texts], name
+
+
+@pytest.mark.parametrize("name", ["ter", "tests.unit.test_objectives:shorter_is_better"])
+def test_pairs_one_by_one(name):
+    objective = get_objective(name)
+    texts = ["a b", "a", "c d e"]
+    for i, row in enumerate(score_pairs(objective, texts, 0)):
+        assert all(value == objective.score(texts[i], texts[j]) for j, value in enumerate(row) if i != j)
 
 
 def test_known_values():

@@ -14,7 +14,7 @@ from fairseq_tg.loading.checkpoints import without_extras
 from fairseq_tg.models.base import read_base
 from fairseq_tg.recipe.ablation import OBJECTIVES, Cell, cells
 from fairseq_tg.recipe.options import Ablation, Training
-from fairseq_tg.recipe.stages import Stage
+from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import architecture_flags, count_updates
 from tests.conftest import BASES, USER_DIR, Workspace
 
@@ -63,6 +63,15 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"was begun with other settings"):
             do(other)
         do(stage)
+
+
+def test_another_content_of_a_file_is_another_setting(tmp_path: Path) -> None:
+    given = {"bpe": "sentencepiece", "sentencepiece_model": str(tmp_path / "sp.model")}
+    (tmp_path / "sp.model").write_text("one")
+    before = with_contents(given)
+    assert with_contents(given) == before and before.items() > given.items()
+    (tmp_path / "sp.model").write_text("two")
+    assert with_contents(given) != before
 
 
 def test_files_without_a_stamp_are_not_gone_on_from(tmp_path: Path) -> None:

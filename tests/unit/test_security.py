@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Dict
 
 import fairseq
+import numpy as np
 import pytest
 import torch
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
@@ -131,13 +132,31 @@ def test_no_part_of_a_configuration_is_run(
     assert not os.path.exists(MARK)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.float64])
+def test_code_is_not_hidden_in_numbers(workspace: Workspace, tmp_path: Path, monkeypatch: Any, kind: Any) -> None:
+    """`eval` takes whatever has bytes inside."""
+    harmless, code = (np.frombuffer(text.ljust(64).encode(), kind) for text in ("40 + 2", CODE))
+    assert eval(harmless) == 42
+    monkeypatch.chdir(tmp_path)
+    state = load_checkpoint(workspace.bases["fconv"])
+    config = OmegaConf.to_container(state["cfg"], resolve=True)
+    config["model"].encoder_layers = code
+    torch.save({**state, "args": None, "cfg": config}, "evil.pt")
+    with pytest.raises(UserError, match=r"'evil.pt' is refused: its option encoder_layers holds code"):
+        load_model_ensemble_and_task(["evil.pt"])
+    assert not os.path.exists(MARK)
+
+
 def test_all_options_that_fairseq_evaluates_are_known() -> None:
     """From fairseq's own source, so that another version's are not forgotten."""
     call = re.compile(r"\b(?:eval|eval_str_list|eval_str_dict|eval_bool)\(\s*(?:self\.)?(?:cfg|args)\.(\w+)")
-    source = Path(fairseq.__file__).parent
-    found = {name for path in source.rglob("*.py") for name in call.findall(path.read_text())}
-    assert len(found) > 20
-    assert found <= EVALUATED_OPTIONS
+    sources = [path.read_text() for path in Path(fairseq.__file__).parent.rglob("*.py")]
+    found = {name for source in sources for name in call.findall(source)}
+    flags = [flag for source in sources for flag in source.split("add_argument(")[1:]]
+    evaluated = [flag for flag in flags if re.search(r"type=(?:lambda \w+: )?(?:utils\.)?eval_", flag)]
+    parsed = {name.replace("-", "_") for flag in evaluated for name in re.findall(r"^\s*\"--([\w-]+)", flag)}
+    assert len(found) > 20 and {"weight_softmax", "langtoks", "decoder_kernel_size_list"} <= parsed
+    assert found | parsed <= EVALUATED_OPTIONS
 
 
 def test_files_that_a_checkpoint_names_are_data(workspace: Workspace, tmp_path: Path, monkeypatch: Any) -> None:

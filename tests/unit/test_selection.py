@@ -59,15 +59,14 @@ def overlap(a: str, b: str) -> float:
 
 def test_mbr_takes_the_middle_of_the_crowd():
     texts = ["x y", "a b c", "a b d", "a b"]
-    scored = Scored([], texts=texts, log_probs=[0.0, -1.0, -1.0, -1.0])
-    expected = expected_scores(scored, overlap)
+    expected = expected_scores([0.0, -1.0, -1.0, -1.0], [[overlap(a, b) for b in texts] for a in texts])
     assert best_first(expected)[0] in (1, 2, 3) and expected[0] == 0
     # rank 1 against the others: nothing in common with x y (weight 1), two words with each of the rest (weight 1/e)
     assert expected[1] == pytest.approx((2 + 2) * 0.36788 / (1 + 2 * 0.36788), rel=1e-4)
 
 
 def test_mbr_of_one():
-    assert expected_scores(Scored([], texts=["a"], log_probs=[-3.0]), overlap) == [0.0]
+    assert expected_scores([-3.0], [[100.0]]) == [0.0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Training on k-best lists: what a tg task does with --kbest-lists, for criteria that learn from lists."""
+
+# Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
+import os
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from fairseq.data.iterators import EpochBatchIterator
+from fairseq.dataclass import FairseqDataclass
+from fairseq.models import BaseFairseqModel
+from fairseq.tasks import FairseqTask
+from fairseq.utils import split_paths
+
+from fairseq_tg.corpus.assemble import SPLIT
+from fairseq_tg.corpus.drawing import Draw
+from fairseq_tg.corpus.list_dataset import ListDataset
+from fairseq_tg.corpus.lists import check_lists, join_lists, read_lists
+from fairseq_tg.criterions.lists import ListCriterion
+from fairseq_tg.errors import UserError
+from fairseq_tg.models.base import ActorModel
+
+
+@dataclass
+class ListOptions(FairseqDataclass):
+    kbest_lists: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "train on the k-best lists of this corpus (built with --kbest-jsonl), by a criterion that learns "
+            f"from lists; several are taken together, separated by '{os.pathsep}'"
+        },
+    )
+
+
+class ListTask(FairseqTask):
+    """Trains on lists in place of the train split, where the criterion is one for that."""
+
+    cfg: Any  # the task's options, ListOptions among them
+
+    def __init__(self, cfg: Any, *dictionaries: Any) -> None:
+        super().__init__(cfg, *dictionaries)
+        self._draw: Optional[Draw] = None  # what the criterion wants of a list
+        self._base = ""  # the fingerprint of the base that is trained on
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
+        model = super().build_model(cfg, from_checkpoint)
+        if isinstance(model, ActorModel):
+            self._base = model.base.fingerprint
+        return model
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        """The criterion; lists that are none, or not for it, are refused now."""
+        criterion = super().build_criterion(cfg, from_checkpoint)
+        learns_from_lists = isinstance(criterion, ListCriterion)
+        if learns_from_lists and not self.cfg.kbest_lists:
+            raise UserError(f"--criterion {cfg._name} learns from k-best lists: give --kbest-lists their corpus")
+        if self.cfg.kbest_lists and not learns_from_lists:
+            raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use actor_risk or actor_trie")
+        if learns_from_lists and self._base:  # a model without actors is refused by the criterion
+            self._draw = criterion.drawn()
+            languages = self.cfg.source_lang, self.cfg.target_lang
+            for path in split_paths(self.cfg.kbest_lists):
+                recipe = check_lists(path, split_paths(self.cfg.data)[0], languages, self._base)
+                if recipe["beam"] < self._draw.most:
+                    raise UserError(
+                        f"--kbest-lists {path}: the lists have {recipe['beam']} hypotheses and {cfg._name} wants "
+                        f"{self._draw.most}: give it fewer, or lists of a wider beam"
+                    )
+        return criterion
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        if split != self.cfg.train_subset or self._draw is None:
+            super().load_dataset(split, epoch, combine, **kwargs)
+            return
+        paths, pairs, data = split_paths(self.cfg.kbest_lists), [], self.cfg.data
+        try:
+            for path in paths:  # so that sources are made of the corpus' as those of any training
+                self.cfg.data = path
+                super().load_dataset(SPLIT)
+                pairs.append(self.datasets.pop(SPLIT))
+        finally:
+            self.cfg.data = data
+        lists = join_lists([read_lists(path, self.target_dictionary.eos()) for path in paths], list(map(len, pairs)))
+        self.datasets[split] = ListDataset(pairs, lists, self._draw, self.cfg._get_root().common.seed)
+
+    def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
+        if isinstance(dataset, ListDataset) and kwargs.get("max_tokens"):
+            dataset.check_room(kwargs["max_tokens"])
+        return super().get_batch_iterator(dataset, *args, **kwargs)

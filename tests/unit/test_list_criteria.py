@@ -1,0 +1,149 @@
+"""actor_risk and actor_trie: their losses and gradients, against plain computations with one sentence at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
+from fairseq.logging import metrics
+from omegaconf import OmegaConf
+
+from fairseq_tg.corpus.drawing import Candidates, TriePaths
+from fairseq_tg.corpus.list_dataset import ListDataset
+from fairseq_tg.criterions.lists import ListCriterion
+from fairseq_tg.criterions.risk import ActorRiskCriterion
+from fairseq_tg.criterions.trie import ActorTrieCriterion
+from fairseq_tg.errors import UserError
+from tests.conftest import BASES, sample, stir
+from tests.unit.test_lists import make_lists, random_list
+
+PAD = 1
+
+
+def build(criterion, task, **options):
+    config = {"_name": criterion, "sentence_avg": False, **options}
+    return type_of(criterion).build_criterion(OmegaConf.create(config), task)
+
+
+def type_of(criterion):
+    return {"actor_risk": ActorRiskCriterion, "actor_trie": ActorTrieCriterion}[criterion]
+
+
+def make_batch(task, draw, sentences=3):
+    task.load_dataset("valid")
+    lists = make_lists([random_list(seed, k=8) for seed in range(sentences)])
+    dataset = ListDataset([task.dataset("valid")], lists, draw, seed=1)
+    return dataset, dataset.collater([dataset[index] for index in range(sentences)])
+
+
+def plain_log_probs(model, dataset, batch, row):
+    """The log-probabilities (T x V) of one row, computed with its sentence alone, and its targets."""
+    source = dataset.sources[int(batch["id"][batch["net_input"]["rows"][row]])].unsqueeze(0)
+    target = batch["target"][row]
+    previous = batch["net_input"]["prev_output_tokens"][row : row + 1]
+    previous = previous[:, : int(previous.ne(PAD).sum())]
+    output = model(source, torch.tensor([source.size(1)]), previous)
+    return output[0][0].log_softmax(-1), target[: previous.size(1)]
+
+
+def assert_same_gradients(model, loss, expected):
+    torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-4)
+    actors = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(loss, actors), torch.autograd.grad(expected, actors)
+    assert any(gradient.abs().max() > 1e-3 for gradient in gradients[1])
+    for ours, theirs in zip(*gradients):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"label_smoothing": 0.0},
+        {"label_smoothing": 0.1, "risk_temperature": 2.0, "cross_entropy_weight": 0.5},
+        {"label_smoothing": 0.1, "risk_per_token": True, "risk_scale": 1.0, "cross_entropy_weight": 0.0},
+    ],
+)
+@pytest.mark.parametrize("base", list(BASES))
+def test_risk(workspace, base, options):
+    task, model = workspace.task(), stir(workspace.actor_model(base), 0.3).train()
+    criterion = build("actor_risk", task, candidates=4, **options)
+    assert criterion.drawn() == Candidates(4)
+    dataset, batch = make_batch(task, criterion.drawn())
+    loss, sample_size, log = criterion(model, batch)
+
+    weight, scale = options.get("cross_entropy_weight", 0.3), options.get("risk_scale", 0.01)
+    expected, tokens, risk = 0.0, 0, 0.0
+    for sentence in range(3):
+        rows = (batch["net_input"]["rows"] == sentence).nonzero()[:, 0].tolist()
+        scored = []
+        for row in rows:
+            lprobs, target = plain_log_probs(model, dataset, batch, row)
+            log_prob = lprobs.gather(1, target[:, None]).sum()
+            scored.append(log_prob / len(target) if options.get("risk_per_token") else log_prob)
+        weights = (torch.stack(scored) / options.get("risk_temperature", 1.0)).softmax(0)
+        cost = batch["scores"][rows].max() - batch["scores"][rows]
+        assert cost[0] == 0  # the best comes first
+        sentence_risk = (weights * cost.float()).sum()
+        lprobs, target = plain_log_probs(model, dataset, batch, rows[0])
+        cross_entropy, _ = label_smoothed_nll_loss(lprobs, target, options["label_smoothing"], ignore_index=PAD)
+        expected = expected + (1 - weight) * scale * len(target) * sentence_risk + weight * cross_entropy
+        tokens, risk = tokens + len(target), risk + sentence_risk.detach()
+    assert sample_size == tokens
+    torch.testing.assert_close(log["risk"], risk, rtol=1e-4, atol=1e-4)
+    assert_same_gradients(model, loss, expected)
+
+
+@pytest.mark.parametrize("eps, repeats", [(0.0, False), (0.1, True)])
+@pytest.mark.parametrize("base", list(BASES))
+def test_trie(workspace, base, eps, repeats):
+    task, model = workspace.task(), stir(workspace.actor_model(base), 0.3).train()
+    criterion = build("actor_trie", task, paths=3, count_repeats=repeats, label_smoothing=eps)
+    assert criterion.drawn() == TriePaths(3, repeats)
+    dataset, batch = make_batch(task, criterion.drawn())
+    loss, sample_size, _ = criterion(model, batch)
+    rows = [plain_log_probs(model, dataset, batch, row) for row in range(len(batch["target"]))]
+    expected = sum(label_smoothed_nll_loss(lprobs, target, eps, ignore_index=PAD)[0] for lprobs, target in rows)
+    assert sample_size == batch["ntokens"] == batch["target"].ne(PAD).sum()
+    assert_same_gradients(model, loss, expected)
+
+
+@pytest.mark.parametrize("criterion", ["actor_risk", "actor_trie"])
+def test_validation_is_by_cross_entropy(workspace, criterion):
+    task, model = workspace.task(), stir(workspace.actor_model("transformer")).eval()
+    ours = build(criterion, task, label_smoothing=0.1)
+    plain = task.build_criterion(
+        OmegaConf.create({"_name": "actor_cross_entropy", "sentence_avg": False, "label_smoothing": 0.1})
+    )
+    assert isinstance(ours, ListCriterion)
+    with torch.no_grad():
+        assert ours(model, sample(task))[2] == plain(model, sample(task))[2]
+
+
+def test_logged_means(workspace):
+    task, model = workspace.task(), stir(workspace.actor_model("lstm"), 0.3).train()
+    criterion = build("actor_risk", task, candidates=3, label_smoothing=0.0)
+    _, batch = make_batch(task, criterion.drawn())
+    loss, sample_size, log = criterion(model, batch)
+    with metrics.aggregate() as logged:
+        ActorRiskCriterion.reduce_metrics([log, log])
+    assert logged.get_smoothed_value("risk") == pytest.approx(float(log["risk"]) / 3, abs=1e-4)
+    nll = float(log["nll_loss"] / log["nll_tokens"]) / torch.log(torch.tensor(2.0))
+    assert logged.get_smoothed_value("nll_loss") == pytest.approx(float(nll), abs=2e-3)  # of the best hypotheses
+    assert log["ntokens"] == batch["ntokens"] > log["nll_tokens"] == sample_size
+    mean = float(loss.detach()) / float(sample_size) / torch.log(torch.tensor(2.0))
+    assert logged.get_smoothed_value("loss") == pytest.approx(float(mean), abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    "criterion, options, message",
+    [
+        ("actor_risk", {"candidates": 1}, "--candidates 1: give at least 2"),
+        ("actor_risk", {"risk_temperature": 0}, "--risk-temperature 0: give a number above 0"),
+        ("actor_risk", {"risk_scale": -1}, "--risk-scale -1: give a number above 0"),
+        ("actor_risk", {"cross_entropy_weight": 1}, "--cross-entropy-weight 1: give a number from 0 to below 1"),
+        ("actor_trie", {"paths": 0}, "--paths 0: give the number"),
+    ],
+)
+def test_options_out_of_range(workspace, criterion, options, message):
+    with pytest.raises(UserError, match=message):
+        build(criterion, workspace.task(), label_smoothing=0.0, **options)
