@@ -223,7 +223,7 @@ class Engine:
         given = [np.array(tokens, dtype=np.int32) for tokens in (source, target)]
         steps, count = len(target), min(likeliest, layout.vocabulary)
         result = Traced(
-            np.zeros((steps, len(layout.actor_sites())), dtype=np.float32),
+            np.zeros((steps, len(layout.places())), dtype=np.float32),
             np.zeros((steps, len(layout.attending()), len(source)), dtype=np.float32),
             np.zeros((steps, count), dtype=np.int32),
             np.zeros((steps, count), dtype=np.float32),

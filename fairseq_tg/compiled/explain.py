@@ -86,7 +86,7 @@ def explain(translator: Translator, text: str) -> Explanation:
 def trace_actions(translator: Translator, source: Sequence[int], target: Sequence[int]) -> Actions:
     """What the actors did on the way to a translation of token ids, and what the base would have done."""
     acting, base = (translator.trace(source, target, actors) for actors in (True, False))
-    names = list(translator.layout.actor_sites())
+    names = translator.layout.places()
     steps = [
         Step(
             token,
@@ -98,8 +98,13 @@ def trace_actions(translator: Translator, source: Sequence[int], target: Sequenc
         for index, token in enumerate(translator.symbols(target))
     ]
     attending = translator.layout.attending()
-    layers = [attending.index(_layer(name)) for name in names]
+    layers = [_attention(attending, _layer(name)) for name in names]
     return Actions(translator.symbols(source, source=True), [_place(name) for name in names], layers, steps)
+
+
+def _attention(attending: Sequence[int], layer: int) -> int:
+    """Which of the attentions is that of a layer, or the last before it."""
+    return max([index for index, number in enumerate(attending) if number <= layer], default=0)
 
 
 def _layer(site: str) -> int:

@@ -127,3 +127,14 @@ def test_a_model_without_actors_says_so(workspace: Workspace, tmp_path: Path) ->
     assert all(len(step.attention[0]) == ATTENDED for step in found.actions.steps)
     assert re.search("This model has no actors.", as_terminal(found, colours=True))
     ElementTree.fromstring(as_svg(found))
+
+
+@pytest.mark.parametrize("base, places", [("transformer", 6), ("lstm", 3), ("fconv", 5)])
+def test_actors_at_more_places_are_all_seen(workspace: Workspace, base: str, places: int) -> None:
+    engine = Engine(*extract(stir(workspace.actor_model(base, actor_sites="all"), 0.5)))
+    traced = engine.trace(SOURCE, TARGET)
+    assert traced.actions.shape == (len(TARGET), places) and traced.actions.all()
+    names = engine.layout.places()
+    assert len(names) == places and not engine.trace(SOURCE, TARGET, actors=False).actions.any()
+    if base == "transformer":
+        assert names[:3] == ["decoder.0.self.actor", "decoder.0.actor", "decoder.0.ffn.actor"]

@@ -37,8 +37,7 @@ struct Norm {
 // lies `to_value` floats behind. The query is scaled already. `weights` has room for n floats rounded up to whole
 // vectors.
 template <class Key>
-inline void attend(const float* q, Key key, int to_value, int n, int heads, int head_dim, float* out, float* weights,
-                   float* seen = nullptr) {
+inline void attend(const float* q, Key key, int to_value, int n, int heads, int head_dim, float* out, float* weights) {
   for (int h = 0; h < heads; ++h) {
     const int at = h * head_dim;
     float largest = -INFINITY;
@@ -56,7 +55,6 @@ inline void attend(const float* q, Key key, int to_value, int n, int heads, int 
     float total = 0.f;
     for (int t = 0; t < n; ++t) total += weights[t];
     const float scale = 1.f / total;
-    for (int t = 0; seen && t < n; ++t) seen[t] += weights[t] * scale / heads;
     int i = 0;
     for (; i + 4 * kLanes <= head_dim; i += 4 * kLanes) {
       V s0 = splat(0.f), s1 = s0, s2 = s0, s3 = s0;
@@ -98,12 +96,23 @@ inline int argmax(const float* x, int n) {
 }
 
 inline float log_sum_exp(const float* x, int n) {
-  const float largest = x[argmax(x, n)];
-  double total = 0.;
+  V most = splat(-INFINITY);
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) total += sum(exp(load(x + i) - splat(largest)));
+  for (; i + kLanes <= n; i += kLanes) {
+    const V v = load(x + i);
+    most = v > most ? v : most;
+  }
+  float largest = -INFINITY;
+  for (int j = 0; j < kLanes; ++j) largest = std::max(largest, most[j]);
+  for (; i < n; ++i) largest = std::max(largest, x[i]);
+  V totals[2] = {};
+  for (i = 0; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    totals[0] += exp(load(x + i) - splat(largest));
+    totals[1] += exp(load(x + i + kLanes) - splat(largest));
+  }
+  float total = sum(totals[0]) + sum(totals[1]);
   for (; i < n; ++i) total += std::exp(x[i] - largest);
-  return largest + static_cast<float>(std::log(total));
+  return largest + std::log(total);
 }
 
 }  // namespace tg
