@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_tg.corpus.directory import check_training_split
 from fairseq_tg.corpus.engines import ENGINES
-from fairseq_tg.corpus.run import CorpusRun
+from fairseq_tg.corpus.run import CorpusRun, asks_for_greedy
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
 from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
@@ -54,6 +54,13 @@ class TGTaskOptions(ListOptions):
             "number is the power of a segmentation's probability, 0.1 to 0.5; less changes more"
         },
     )
+    source_splitting: float = field(
+        default=0.0,
+        metadata={
+            "help": "split subwords of the source into smaller ones of its dictionary, in half of the sentences, with "
+            "this probability in the mean (0.1): when, as for --source-sampling; needs no subword model"
+        },
+    )
     source_noise: float = field(
         default=0.0,
         metadata={
@@ -78,6 +85,17 @@ class TGTaskOptions(ListOptions):
     kbest_from: Optional[str] = field(
         default=None,
         metadata={"help": "take the k-best lists from this corpus (built with --kbest-jsonl) instead of decoding"},
+    )
+    kbest_greedy: bool = field(
+        default=False,
+        metadata={"help": "also keep the model's greedy translations, with which a later --kbest-refresh compares"},
+    )
+    kbest_refresh: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "take the k-best lists from this corpus, which an earlier model made (--kbest-jsonl "
+            "--kbest-greedy), and search again where this model's greedy translation is another"
+        },
     )
     kbest_shard: Optional[str] = field(
         default=None,
@@ -127,7 +145,10 @@ class TGTask(ListTask):
     def _change_sources(self, split: str) -> None:
         """Have the sources of training data changed in every epoch."""
         if self._command.common_eval.path is not None:
-            raise UserError("--source-sampling and --source-noise are for training and for --kbest-dir: leave them out")
+            raise UserError(
+                "--source-sampling, --source-splitting and --source-noise are for training and --kbest-dir: "
+                "leave them out"
+            )
         if split == self.cfg.train_subset:
             changes = source_changes(self, self._command)
             self.datasets[split] = ChangingSources(self.datasets[split], changes)
@@ -170,6 +191,8 @@ class TGTask(ListTask):
         with open_dict(args):
             plain = {"beam": 1, "nbest": 1, "diverse_beam_groups": -1, "diversity_rate": -1.0}
             greedy_args = OmegaConf.merge(args, plain)
+        if not self.cfg.no_fast_search and not more and is_plain(models, greedy_args, **kwargs):
+            kwargs["seq_gen_cls"] = FastGenerator
         return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
@@ -178,7 +201,7 @@ class TGTask(ListTask):
         return model
 
     def _build_model(self, cfg: Any, from_checkpoint: bool) -> BaseFairseqModel:
-        if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
+        if self.cfg.kbest_dir and (asks_for_greedy(self.cfg) or get_selection(self.cfg.selection).needs_greedy):
             self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
         if from_checkpoint:
             refuse_kinds(cfg)
