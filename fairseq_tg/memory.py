@@ -26,10 +26,13 @@ class MappedFiles:
         except (OSError, AttributeError):  # another system: its pages stay
             self._parts = []
 
+    def __contains__(self, address: int) -> bool:
+        index = bisect.bisect_right(self._parts, (address, 1 << 64)) - 1
+        return index >= 0 and address < self._parts[index][1]
+
     def page_out(self, address: int, size: int) -> None:
         """Give back the whole pages of [address, address + size), if they are a file's; what is in them stays."""
-        index = bisect.bisect_right(self._parts, (address, 1 << 64)) - 1
-        if size < SMALLEST or index < 0 or address + size > self._parts[index][1]:
+        if size < SMALLEST or address not in self or address + size - 1 not in self:
             return
         first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
         last = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE

@@ -88,7 +88,7 @@ class Engine:
             raise EngineError(OUT_OF_MEMORY)
         for name, value in layout.numbers().items():
             self._give(self._library.tg_number, name.encode(), value)
-        self._kept: List[np.ndarray] = []  # what the engine reads in place
+        self._kept: Dict[str, np.ndarray] = {}  # what the engine reads in place
         files = MappedFiles()
         for name, (rows, columns, _) in layout.matrices().items():
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
@@ -99,13 +99,13 @@ class Engine:
                 del tensors[f"{name}.weight"], weight
         for side in layout.embedding_shapes():
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
-            weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
-            self._kept.append(weight)
+            weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
             self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
         for name, (kind, count, dim) in layout.positions().items():
             if kind != "none":
-                table = sinusoidal_positions(count, dim, layout.pad) if kind == "sinusoidal" else tensors[name]
-                self._kept.append(table)
+                if kind == "sinusoidal":
+                    tensors = {**tensors, name: sinusoidal_positions(count, dim, layout.pad)}
+                table = self._keep(name, tensors, files)
                 self._give(self._library.tg_positions, name.encode(), _at(table))
         for name, size in layout.norms().items():
             self._give(
@@ -114,6 +114,15 @@ class Engine:
         missing = self._library.tg_connect(self._model)
         if missing is not None:
             raise EngineError(f"the model has no {missing.decode()}")
+
+    def _keep(self, name: str, tensors: Dict[str, np.ndarray], files: MappedFiles) -> np.ndarray:
+        """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use."""
+        if name not in self._kept:
+            tensor = tensors[name]
+            mapped = tensor.ctypes.data in files
+            self._kept[name] = np.array(tensor) if mapped else tensor
+            files.page_out(tensor.ctypes.data, tensor.nbytes)
+        return self._kept[name]
 
     def _give(self, function: Callable[..., int], *arguments: Any) -> None:
         if function(self._model, *arguments):
