@@ -31,9 +31,9 @@ class ListDataset(FairseqDataset):
         self.seed = seed
         # Shared with the processes that load data, which fairseq keeps from one epoch to the next
         self._epoch = torch.ones(1, dtype=torch.long).share_memory_()
-        self._rows = np.minimum(lists.counts(), draw.most)
         #: S x 2: of the source and of the longest hypothesis, whatever is drawn
         self.sizes = np.stack([self.sources.sizes[lists.sources], lists.longest()], axis=1)
+        self._tokens = count_tokens(self.lists, self.sizes[:, 0], draw.most)
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
@@ -59,8 +59,7 @@ class ListDataset(FairseqDataset):
         return int(self.num_tokens_vec(np.array([index]))[0])
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """Of the larger side; all rows count."""
-        return np.maximum(self.sizes[indices, 0], self._rows[indices] * self.sizes[indices, 1])
+        return self._tokens[indices]
 
     def size(self, index: int) -> Tuple[int, int]:
         return int(self.sizes[index, 0]), int(self.sizes[index, 1])
@@ -115,3 +114,8 @@ class ListDataset(FairseqDataset):
         return data_utils.collate_tokens(
             tensors, pairs.src_dict.pad(), pairs.eos, left, shifted, pad_to_multiple=pairs.pad_to_multiple
         )
+
+
+def count_tokens(lists: KBestLists, source_sizes: np.ndarray, most: int) -> np.ndarray:
+    """S: of the larger side; on the target side, of as many rows as there may be, each as long as the longest."""
+    return np.maximum(source_sizes, np.minimum(lists.counts(), most) * lists.longest())

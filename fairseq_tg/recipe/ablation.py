@@ -18,7 +18,7 @@ from fairseq_tg.evaluation.subset import read_subset
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.recipe.options import Ablation, Recipe, Training
+from fairseq_tg.recipe.options import LIST_CRITERIA, Ablation, Recipe, Training
 from fairseq_tg.recipe.run import build_corpus, check, corpus_hash, open_base
 from fairseq_tg.recipe.training import count_updates, train
 
@@ -64,6 +64,8 @@ def cells(recipe: Ablation) -> List[Cell]:
 def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     """Do what is not done of an ablation; gives the scores and a table, which are also written to the directory."""
     kind, planned = recipe.kind, cells(recipe)
+    if kind == "composition" and recipe.training.criterion in LIST_CRITERIA:
+        raise UserError(f"--criterion {recipe.training.criterion} learns from whole lists, whatever is chosen of them")
     unknown = set(recipe.only) - {cell.name for cell in planned}
     if unknown:
         raise UserError(f"--only {min(unknown)}: there are {', '.join(cell.name for cell in planned)}")

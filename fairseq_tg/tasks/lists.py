@@ -19,6 +19,8 @@ from fairseq_tg.criterions.lists import ListCriterion
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
 
+KNOWN = "actor_risk, actor_trie or actor_preference"
+
 
 @dataclass
 class ListOptions(FairseqDataclass):
@@ -54,7 +56,7 @@ class ListTask(FairseqTask):
         if learns_from_lists and not self.cfg.kbest_lists:
             raise UserError(f"--criterion {cfg._name} learns from k-best lists: give --kbest-lists their corpus")
         if self.cfg.kbest_lists and not learns_from_lists:
-            raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use actor_risk or actor_trie")
+            raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use {KNOWN}")
         if learns_from_lists and self._base:  # a model without actors is refused by the criterion
             self._draw = criterion.drawn()
             languages = self.cfg.source_lang, self.cfg.target_lang

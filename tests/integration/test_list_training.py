@@ -20,6 +20,7 @@ from tests.integration.corpora import BASE, build
 CRITERIA = {
     "actor_risk": ["--candidates", "4", "--label-smoothing", "0.1"],
     "actor_trie": ["--paths", "3", "--label-smoothing", "0.1"],
+    "actor_preference": ["--label-smoothing", "0.1"],
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_tg.corpus.drawing import UNCOUNTED, Candidates, TriePaths, draw_ranks
+from fairseq_tg.corpus.drawing import UNCOUNTED, Best, Candidates, TriePaths, draw_ranks
 from fairseq_tg.corpus.list_dataset import ListDataset
 from fairseq_tg.corpus.lists import KBestList, KBestLists, join_lists
 from fairseq_tg.errors import UserError
@@ -45,6 +45,11 @@ def test_candidates_are_the_hypotheses():
     rows = Candidates(3)(some, seeded())
     assert [row.rank for row in rows] == [1, 0, 2]
     assert [row.targets.tolist() for row in rows] == [[6, 2], [5, 4, 2], [2]]
+
+
+def test_the_best_alone():
+    (row,) = Best()(kbest([1, 3, 2], [5, 4], [6], []), seeded())
+    assert row.rank == 1 and row.targets.tolist() == [6, 2]
 
 
 def test_paths_lead_to_the_best_that_is_still_reachable():
