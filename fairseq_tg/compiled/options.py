@@ -12,7 +12,7 @@ from fairseq_tg.arguments import option
 class Compilation:
     """Of `fairseq-tg compile`."""
 
-    checkpoint: str = option("a Transformer's checkpoint, with actors (tg.pt) or without", positional=True)
+    checkpoint: str = option("a checkpoint of any family, with actors (tg.pt) or without", positional=True)
     out: str = option("the file to write, as model.tg", positional=True)
     data: Optional[str] = option("data directory with the dictionaries; where it was trained if not given", None)
     actor_weights: Optional[str] = option("actor file to put on the checkpoint", None)

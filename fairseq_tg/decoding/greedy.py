@@ -1,7 +1,7 @@
 """Greedy search at full speed, for whoever asks fairseq for a beam of one.
 
-`GreedyGenerator` is a SequenceGenerator and gives what that gives: tokens, scores and positional scores. On a CPU a
-Transformer is decoded by the native engine, anything else by the session of its family.
+`GreedyGenerator` is a SequenceGenerator and gives what that gives: tokens, scores and positional scores. On a CPU
+the native engine decodes; on a GPU, in half precision or during a training, the session of the model's family.
 """
 
 from __future__ import annotations

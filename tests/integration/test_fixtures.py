@@ -43,7 +43,8 @@ def test_a_checkpoint_with_args(fixture: Path, tmp_path: Path) -> None:
     assert translate(workspace, fixture / OLD, *actors) == wanted["tg_transformer.pt"]
 
 
-def test_a_compiled_model(fixture: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_compiled_model(fixture: Path, family: str) -> None:
     from fairseq.data import Dictionary, data_utils
 
     from fairseq_tg.compiled.translator import Translator
@@ -51,8 +52,8 @@ def test_a_compiled_model(fixture: Path) -> None:
     dictionary = Dictionary.load(str(fixture / "dict.xx.txt"))
     sources = data_utils.load_indexed_dataset(str(fixture / "valid.xx-yy.xx"))
     lines = [dictionary.string(sources[i]) for i in range(len(sources))]
-    found = Translator.load(str(fixture / "transformer.tg"), max_len_b=20).translate(lines)
-    assert dict(enumerate(found)) == {int(i): text for i, text in expected(fixture)["tg_transformer.pt"]["1"].items()}
+    found = Translator.load(str(fixture / f"{family}.tg"), max_len_b=20).translate(lines)
+    assert dict(enumerate(found)) == {int(i): text for i, text in expected(fixture)[f"tg_{family}.pt"]["1"].items()}
 
 
 def test_beams_differ(fixture: Path) -> None:
