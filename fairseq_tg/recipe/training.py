@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
+import numpy as np
 from fairseq.models import MODEL_REGISTRY
 from tqdm import tqdm
 
 from fairseq_tg.corpus.drawing import Best
-from fairseq_tg.corpus.list_dataset import count_tokens
 from fairseq_tg.corpus.lists import read_lists
 from fairseq_tg.criterions.risk import ActorRiskConfig
 from fairseq_tg.criterions.trie import ActorTrieConfig
@@ -123,7 +123,8 @@ def count_updates(data: Path, training: Training) -> int:
         source = datasets[0 if sides[0].name.split(".")[1].startswith(sides[0].suffix[1:] + "-") else 1]
         lists = read_lists(str(data), eos=0)
         most = training.hypotheses or HYPOTHESES.get(training.criterion, ("", Best.most))[1]
-        tokens = int(count_tokens(lists, source.sizes[lists.sources], most).sum())
+        rows = np.minimum(lists.counts(), most) * lists.longest()
+        tokens = int(np.maximum(source.sizes[lists.sources], rows).sum())
     else:
         tokens = sum(int(max(pair)) for pair in zip(*(dataset.sizes for dataset in datasets)))
     return max(1, math.ceil(1.03 * tokens / training.max_tokens)) * training.epochs

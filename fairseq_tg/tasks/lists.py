@@ -15,6 +15,7 @@ from fairseq_tg.corpus.assemble import SPLIT
 from fairseq_tg.corpus.drawing import Draw
 from fairseq_tg.corpus.list_dataset import ListDataset
 from fairseq_tg.corpus.lists import check_lists, join_lists, read_lists
+from fairseq_tg.corpus.sources import ChangingSources
 from fairseq_tg.criterions.lists import ListCriterion
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
@@ -85,6 +86,7 @@ class ListTask(FairseqTask):
         self.datasets[split] = ListDataset(pairs, lists, self._draw, self.cfg._get_root().common.seed)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
-        if isinstance(dataset, ListDataset) and kwargs.get("max_tokens"):
-            dataset.check_room(kwargs["max_tokens"])
+        lists = dataset.dataset if isinstance(dataset, ChangingSources) else dataset
+        if isinstance(lists, ListDataset) and kwargs.get("max_tokens"):
+            lists.fit(kwargs["max_tokens"])
         return super().get_batch_iterator(dataset, *args, **kwargs)

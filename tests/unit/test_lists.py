@@ -144,10 +144,20 @@ def test_all_rows_count_as_tokens_of_a_batch(dataset):
         rows = len(sample["targets"])
         longest = max(map(len, dataset.lists[index].hypotheses))
         assert dataset.num_tokens(index) == max(len(sample["source"]), rows * longest)
-    needed = max(map(dataset.num_tokens, range(len(dataset))))
-    dataset.check_room(needed)
+
+
+def test_of_lists_with_long_hypotheses_fewer_are_taken(dataset):
+    before = [dataset[index] for index in range(len(dataset))]
+    needed = int(dataset.sizes.max())
+    dataset.fit(2 * needed)
+    for index, whole in enumerate(before):
+        sample = dataset[index]
+        room = 2 * needed // max(map(len, dataset.lists[index].hypotheses))
+        assert len(sample["targets"]) == min(len(whole["targets"]), room)
+        assert dataset.num_tokens(index) <= 2 * needed
+        assert torch.equal(sample["targets"][0], whole["targets"][0])
     with pytest.raises(UserError, match=f"--max-tokens {needed - 1} has no room .* give at least {needed}"):
-        dataset.check_room(needed - 1)
+        dataset.fit(needed - 1)
 
 
 def test_what_is_drawn_depends_on_seed_epoch_and_sentence(dataset):
