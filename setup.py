@@ -51,6 +51,8 @@ class BuildNative(build_ext):
 LIBRARIES = [native_library("_native")]  # runs anywhere; says whether a better one would
 if platform.machine() in ("x86_64", "AMD64"):
     LIBRARIES.append(native_library("_native_avx2", "-mavx2", "-mfma"))
+    AVX512 = ("f", "bw", "vl", "dq", "vnni")
+    LIBRARIES.append(native_library("_native_avx512", "-mavx2", "-mfma", *(f"-mavx512{part}" for part in AVX512)))
 
 setup(
     name="fairseq_tg",

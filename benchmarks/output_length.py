@@ -19,7 +19,7 @@ import torch
 
 from fairseq_tg.compiled.engine import Engine
 from fairseq_tg.compiled.extract import extract, quantize, unsupported
-from fairseq_tg.decoding.greedy import GreedyGenerator
+from fairseq_tg.decoding.fast_search import FastGenerator
 from fairseq_tg.tasks.loading import load_model
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     systems: Dict[str, Callable[[int], Any]] = {}
 
     def session(length: int) -> Any:
-        generator = GreedyGenerator([model], task.target_dictionary, max_len_b=length, min_len=length)
+        generator = FastGenerator([model], task.target_dictionary, max_len_b=length, min_len=length)
         generator._engine_tried = True  # torch, whatever the family
         net_input = {"src_tokens": torch.tensor([source]), "src_lengths": torch.tensor([len(source)])}
         return generator.generate([model], {"net_input": net_input})

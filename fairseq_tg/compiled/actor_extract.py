@@ -22,6 +22,17 @@ def put_actor(tensors: Dict[str, Tensor], site: str, actor: Actor) -> None:
         tensors[f"{site}.{name}"] = tensor
 
 
+def put_further_actors(tensors: Dict[str, Tensor], sites: Dict[int, Dict[str, Any]]) -> Dict[str, Any]:
+    """The actors that --actor-sites all adds, for each layer by the names of their places, and what a layout says of
+    them."""
+    found = {layer: {at: site.net for at, site in places.items()} for layer, places in sites.items() if places}
+    for places in found.values():
+        for at, actor in places.items():
+            put_actor(tensors, at, actor)
+    ranks = [actor.rank for places in found.values() for actor in places.values()]
+    return {"site_layers": tuple(found), "site_rank": ranks[0]} if found else {}
+
+
 def actor_fields(actors: Iterable[Actor]) -> Dict[str, Any]:
     """What a layout says of a model's actors, which differ in nothing but the sizes of what they see."""
     found = list(actors)

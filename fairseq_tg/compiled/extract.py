@@ -26,10 +26,9 @@ def _extractor(model: nn.Module) -> Any:
 def unsupported(model: nn.Module) -> Optional[str]:
     """The first thing about a model that the engine does not know, or None."""
     extractor = _extractor(model)
-    if extractor is None:
+    # A subclass of somebody's own may compute something else
+    if extractor is None or not type(model).__module__.startswith(("fairseq.", "fairseq_tg.")):
         return f"its class: a {type(model).__name__} is not compiled"
-    if getattr(model, "actor_sites", "attention") != "attention":
-        return f"--actor-sites {model.actor_sites}"
     return extractor.unsupported(model)
 
 

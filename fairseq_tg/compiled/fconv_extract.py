@@ -10,7 +10,7 @@ from fairseq.models.fconv import AttentionLayer, FConvDecoder, FConvEncoder
 from torch import Tensor
 from torch.nn.utils.weight_norm import WeightNorm
 
-from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, unknown_actor
+from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, put_further_actors, unknown_actor
 from fairseq_tg.compiled.fconv_layout import FConvLayout
 from fairseq_tg.models.fconv import ActedAttention, ActedFConvDecoder
 
@@ -77,6 +77,11 @@ def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
         if hasattr(attention, "actor"):
             actors[index] = attention.actor.net
             put_actor(tensors, f"decoder.{index}.actor", attention.actor.net)
+    further = {
+        index: {f"decoder.{index}.conv.actor": convolution.actor}
+        for index, convolution in enumerate(decoder.convolutions)
+        if hasattr(convolution, "actor")
+    }
     shared = []
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
         if torch.equal(stack.embed_tokens.weight, tensors["output.weight"]):
@@ -103,6 +108,7 @@ def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
         attention_layers=tuple(attentions),
         out_embedding=tensors["output.weight"].size(1),
         **actor_fields(actors.values()),
+        **put_further_actors(tensors, further),
         actor_layers=tuple(actors),
     )
     return layout, tensors

@@ -41,6 +41,8 @@ class FConvLayout(Layout):
                     raise ValueError(f"{side}.{layer}: {size} channels, a window of {width}, a residual {back} back")
         if any(not 0 <= layer < len(self.decoder_channels) for layer in self.attention_layers):
             raise ValueError(f"attention in layers {self.attention_layers} of {len(self.decoder_channels)}")
+        if any(not 0 <= layer < len(self.decoder_channels) for layer in self.site_layers):
+            raise ValueError(f"actors in layers {self.site_layers} of {len(self.decoder_channels)}")
         if not {*self.actor_layers} <= {*self.attention_layers}:
             raise ValueError(f"actors in layers {self.actor_layers}, attention in {self.attention_layers}")
 
@@ -83,6 +85,11 @@ class FConvLayout(Layout):
 
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"decoder.{layer}.actor": (self.decoder_channels[layer], self.embedding) for layer in self.actor_layers}
+
+    def further_sites(self) -> Dict[str, Tuple[int, int]]:
+        channels = self.decoder_channels
+        inputs = [channels[0], *channels]
+        return {f"decoder.{layer}.conv.actor": (2 * channels[layer], inputs[layer]) for layer in self.site_layers}
 
     def norms(self) -> Dict[str, int]:
         return {}

@@ -16,6 +16,7 @@ MOST, MOST_LAYERS, MOST_POSITIONS = 2**24, 1000, 2**17  # beyond any model, and 
 ACTIVATIONS = ("relu", "gelu", "tanh", "linear")  # in the engine's order
 ACTORS = ("", "gate", "ff", "ff2", "rnn", "linear")  # likewise
 FAMILIES = ("transformer", "lstm", "fconv")  # likewise
+FURTHER_ACTOR = "gate"  # what --actor-sites all adds
 POSITIONS = ("sinusoidal", "learned", "none")
 
 
@@ -46,6 +47,9 @@ class Layout(ABC):
     actor_hidden: int = 0  # 0: as large as the state that the actor sees
     actor_rank: int = 0
     actor_layers: Tuple[int, ...] = ()
+    # Of --actor-sites all: the decoder's layers that have further actors, and what those are factored through
+    site_layers: Tuple[int, ...] = ()
+    site_rank: int = 0
 
     def __post_init__(self) -> None:
         # Tuples are lists in JSON
@@ -86,6 +90,10 @@ class Layout(ABC):
         """Where actors are: how the names of their matrices begin, and the sizes of state and context."""
 
     @abstractmethod
+    def further_sites(self) -> Dict[str, Tuple[int, int]]:
+        """The same of the actors that --actor-sites all adds."""
+
+    @abstractmethod
     def norms(self) -> Dict[str, int]:
         """Every layer norm and its size."""
 
@@ -115,18 +123,22 @@ class Layout(ABC):
     def matrices(self) -> Dict[str, Tuple[int, int, bool]]:
         """Every linear map, as rows (outputs), columns (inputs) and whether it has a bias."""
         result = self.base_matrices()
-        for site, (state, context) in self.actor_sites().items():
-            for name, inputs, outputs, bias in self.actor_maps(state, context):
-                at = f"{site}.{name}"
-                if not self.actor_rank:
-                    result[f"{at}.full"] = (sum(outputs), inputs, bias)
-                    continue
-                result[f"{at}.down"] = (self.actor_rank * len(outputs), inputs, False)
-                for index, size in enumerate(outputs):
-                    result[f"{at}.up.{index}"] = (size, self.actor_rank, bias)
+        for sites, actor, rank in (
+            (self.actor_sites(), self.actor, self.actor_rank),
+            (self.further_sites(), FURTHER_ACTOR, self.site_rank),
+        ):
+            for site, sizes in sites.items():
+                for name, inputs, outputs, bias in self.actor_maps(actor, *sizes):
+                    at = f"{site}.{name}"
+                    if not rank:
+                        result[f"{at}.full"] = (sum(outputs), inputs, bias)
+                        continue
+                    result[f"{at}.down"] = (rank * len(outputs), inputs, False)
+                    for index, size in enumerate(outputs):
+                        result[f"{at}.up.{index}"] = (size, rank, bias)
         return result
 
-    def actor_maps(self, state: int, context: int) -> List[Tuple[str, int, Tuple[int, ...], bool]]:
+    def actor_maps(self, actor: str, state: int, context: int) -> List[Tuple[str, int, Tuple[int, ...], bool]]:
         """The maps of an actor (fairseq_tg/actors.py): name, input size, output sizes, whether they have biases."""
         both, hidden = state + context, self.actor_hidden or state
         maps: Dict[str, List[Tuple[str, int, Tuple[int, ...], bool]]] = {
@@ -146,7 +158,7 @@ class Layout(ABC):
             ],
             "linear": [("output", both, (state,), True)],
         }
-        return maps[self.actor]
+        return maps[actor]
 
     def embeddings(self) -> Dict[str, Tuple[int, int]]:
         """The embeddings that are not the output projection's weights."""

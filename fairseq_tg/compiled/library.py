@@ -30,8 +30,10 @@ class EngineError(RuntimeError):
     """The engine is not there, or cannot do what it was asked for."""
 
 
-#: The libraries that setup.py builds: for any machine, and for one with AVX2.
-GENERIC, AVX2 = "_native", "_native_avx2"
+#: The libraries that setup.py builds: for any machine, for one with AVX2, and for one with AVX-512 and VNNI.
+GENERIC, AVX2, AVX512 = "_native", "_native_avx2", "_native_avx512"
+#: Those for some machines only, best first, and the function that says whether this is one.
+SPECIAL = {AVX512: "tg_has_avx512", AVX2: "tg_has_avx2"}
 
 
 def library_path(name: str) -> Path:
@@ -56,6 +58,7 @@ def load_library(path: Path) -> ctypes.CDLL:
     pointer = c_void_p
     for function, result, arguments in (
         ("tg_has_avx2", c_int, []),
+        ("tg_has_avx512", c_int, []),
         ("tg_new", pointer, []),
         ("tg_number", c_int, [pointer, c_char_p, c_double]),
         ("tg_free", None, [pointer]),
@@ -71,9 +74,16 @@ def load_library(path: Path) -> ctypes.CDLL:
     return library
 
 
+def usable_libraries() -> List[str]:
+    """The names of the libraries that this machine can run, best first."""
+    special = [name for name in SPECIAL if library_path(name).exists()]
+    generic = load_library(library_path(GENERIC)) if special else None
+    return [*(name for name in special if getattr(generic, SPECIAL[name])()), GENERIC]
+
+
 def best_library() -> str:
     """The name of the library for this machine's instruction set."""
-    return AVX2 if library_path(AVX2).exists() and load_library(library_path(GENERIC)).tg_has_avx2() else GENERIC
+    return usable_libraries()[0]
 
 
 def described() -> str:
@@ -83,5 +93,9 @@ def described() -> str:
         load_library(library_path(name))
     except EngineError as error:
         return str(error)
-    better = build_failure(AVX2)
-    return "native engine: avx2" if name == AVX2 else f"native engine: generic{better and f' (avx2: {better})'}"
+    failed = [f"{_title(other)}: {build_failure(other)}" for other in SPECIAL if build_failure(other)]
+    return f"native engine: {_title(name)}{f' ({failed[-1]})' if failed and name == GENERIC else ''}"
+
+
+def _title(name: str) -> str:
+    return "generic" if name == GENERIC else name.rpartition("_")[2]

@@ -8,7 +8,7 @@ import torch
 from fairseq.models.lstm import AttentionLayer, LSTMDecoder, LSTMEncoder
 from torch import Tensor, nn
 
-from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, unknown_actor
+from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, put_further_actors, unknown_actor
 from fairseq_tg.compiled.lstm_layout import ATTENTION, LSTMLayout
 from fairseq_tg.models.lstm import ActedAttention, ActedLSTMDecoder
 
@@ -66,6 +66,11 @@ def extract(model: Any) -> Tuple[LSTMLayout, Dict[str, Tensor]]:
     actors = [attention.actor.net] if hasattr(attention, "actor") else []
     for actor in actors:
         put_actor(tensors, f"{ATTENTION}.actor", actor)
+    further = {
+        index: {f"decoder.{index}.actor": cell.actor}
+        for index, cell in enumerate(decoder.layers)
+        if hasattr(cell, "actor")
+    }
     if hasattr(decoder, "additional_fc"):
         put("decoder.out", decoder.additional_fc)
     output = decoder.embed_tokens if decoder.share_input_output_embed else decoder.fc_out
@@ -99,5 +104,6 @@ def extract(model: Any) -> Tuple[LSTMLayout, Dict[str, Tensor]]:
         attention=attention is not None,
         residuals=bool(decoder.residuals),
         **actor_fields(actors),
+        **put_further_actors(tensors, further),
     )
     return layout, tensors

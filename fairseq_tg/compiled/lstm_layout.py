@@ -32,6 +32,8 @@ class LSTMLayout(Layout):
     def check(self) -> None:
         if not 1 <= self.layers <= MOST_LAYERS:
             raise ValueError(f"{self.layers} layers")
+        if any(not 0 <= layer < self.layers for layer in self.site_layers):
+            raise ValueError(f"actors in layers {self.site_layers} of {self.layers}")
         if self.actor and not self.attention:
             raise ValueError("an actor without an attention")
 
@@ -66,6 +68,10 @@ class LSTMLayout(Layout):
 
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"{ATTENTION}.actor": (self.hidden, self.encoder_units)} if self.actor else {}
+
+    def further_sites(self) -> Dict[str, Tuple[int, int]]:
+        inputs = {layer: self.hidden + (0 if layer else self.embedding) for layer in self.site_layers}
+        return {f"decoder.{layer}.actor": (self.hidden, size) for layer, size in inputs.items()}
 
     def norms(self) -> Dict[str, int]:
         return {}

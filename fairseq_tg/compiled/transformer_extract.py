@@ -11,6 +11,7 @@ from fairseq.modules import LearnedPositionalEmbedding, SinusoidalPositionalEmbe
 from torch import Tensor, nn
 
 from fairseq_tg.actors import actor_name
+from fairseq_tg.compiled.actor_extract import put_further_actors
 from fairseq_tg.compiled.layout import ACTIVATIONS
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
 from fairseq_tg.compiled.transformer_layout import TransformerLayout
@@ -116,6 +117,17 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
             tensors[f"{side}.embedding.weight"] = stack.embed_tokens.weight
 
     actor = next(iter(actors.values()), None)
+    further = put_further_actors(
+        tensors,
+        {
+            index: {
+                f"decoder.{index}.{at}.actor": getattr(layer, f"{at}_actor")
+                for at in ("self", "ffn")
+                if hasattr(layer, f"{at}_actor")
+            }
+            for index, layer in enumerate(decoder.layers)
+        },
+    )
     first, last = encoder.layers[0], decoder.layers[-1]
     layout = TransformerLayout(
         vocabulary=len(decoder.embed_tokens.weight),
@@ -150,6 +162,7 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
         actor_hidden=actor.hidden_dim if actor else 0,
         actor_rank=actor.rank if actor else 0,
         actor_layers=tuple(actors),
+        **further,
     )
     return layout, tensors
 

@@ -44,8 +44,9 @@ class TransformerLayout(Layout):
         for kind in (self.encoder_position_kind, self.decoder_position_kind):
             if kind not in POSITIONS:
                 raise ValueError(f"positions are {kind!r}")
-        if any(not 0 <= layer < self.decoder_layers for layer in self.actor_layers):
-            raise ValueError(f"actors in layers {self.actor_layers} of {self.decoder_layers}")
+        for layers in (self.actor_layers, self.site_layers):
+            if any(not 0 <= layer < self.decoder_layers for layer in layers):
+                raise ValueError(f"actors in layers {layers} of {self.decoder_layers}")
 
     def numbers(self) -> Dict[str, float]:
         return {**super().numbers(), "activation": ACTIVATIONS.index(self.activation)}
@@ -76,6 +77,10 @@ class TransformerLayout(Layout):
 
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"decoder.{layer}.actor": (self.dim, self.dim) for layer in self.actor_layers}
+
+    def further_sites(self) -> Dict[str, Tuple[int, int]]:
+        at = ("self.actor", "ffn.actor")
+        return {f"decoder.{layer}.{name}": (self.dim, self.dim) for layer in self.site_layers for name in at}
 
     def norms(self) -> Dict[str, int]:
         result = {}

@@ -15,7 +15,7 @@ from fairseq_tg.corpus.engines import ENGINES
 from fairseq_tg.corpus.run import CorpusRun
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
-from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
+from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.actor_files import build_from_actor_file
 from fairseq_tg.models.base import ActorModel
@@ -34,8 +34,12 @@ class TGTaskOptions(ListOptions):
             f"for all bases or one for each, separated by '{os.pathsep}'"
         },
     )
-    no_fast_greedy: bool = field(
-        default=False, metadata={"help": "with --beam 1, search as fairseq does instead of by the fast path"}
+    no_fast_search: bool = field(
+        default=False,
+        metadata={
+            "help": "search as fairseq does, instead of with the native engine or the fast greedy path",
+            "argparse_alias": "--no-fast-greedy",
+        },
     )
     source_sampling: Optional[float] = field(
         default=None,
@@ -149,9 +153,9 @@ class TGTask(ListTask):
             raise UserError(
                 f"{len(files)} files in --actor-weights for {len(models)} models: give one, or one for each"
             )
-        fast = self._corpus_run is None and not self.cfg.no_fast_greedy and not more
-        if fast and is_greedy(models, args, **kwargs):
-            kwargs["seq_gen_cls"] = GreedyGenerator
+        fast = self._corpus_run is None and not self.cfg.no_fast_search and not more
+        if fast and is_plain(models, args, **kwargs):
+            kwargs["seq_gen_cls"] = FastGenerator
         generator = super().build_generator(models, args, *more, **kwargs)
         if self._corpus_run is None:
             return generator

@@ -10,7 +10,7 @@ from typing import List
 
 import pytest
 
-from fairseq_tg.compiled.library import AVX2, GENERIC, best_library, library_path
+from fairseq_tg.compiled.library import GENERIC, library_path, usable_libraries
 
 #: In tests/sanitizers/run.py: an argument here and not a variable that the package reads, because whoever sets the
 #: latter would run his code in every program that translates.
@@ -22,13 +22,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def libraries(config: pytest.Config) -> List[Path]:
-    """The libraries under test, as many as this machine runs; without an instrumented one that is the AVX2 one alone,
+    """The libraries under test, as many as this machine runs; without instrumented ones those for some machines only,
     beside the generic one that the tests compare with."""
-    directory = config.getoption(OPTION, default=None)
-    better = [AVX2] if best_library() == AVX2 else []
+    directory, usable = config.getoption(OPTION, default=None), usable_libraries()
     if directory is None:
-        return [library_path(name) for name in better]
-    return [Path(directory) / library_path(name).name for name in [GENERIC, *better]]
+        return [library_path(name) for name in usable if name != GENERIC]
+    return [Path(directory) / library_path(name).name for name in reversed(usable)]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -46,14 +46,16 @@ SANITIZERS = {
 
 
 def build(directory: Path, flags: List[str], compiler: str) -> None:
-    """Both libraries, with the flags of setup.py but for the level of optimization."""
+    """The libraries that this machine runs, with the flags of setup.py but for the level of optimization."""
     sys.path.insert(0, str(ROOT))
-    from fairseq_tg.compiled.library import AVX2, GENERIC, library_path
+    from fairseq_tg.compiled.library import AVX2, AVX512, GENERIC, library_path, usable_libraries
 
     command = [compiler, "-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-fopenmp", "-Wno-psabi", "-fPIC"]
     processes = []
-    for name, more in ((GENERIC, []), (AVX2, ["-mavx2", "-mfma"])):
-        if name == AVX2 and not library_path(AVX2).exists():
+    avx2 = ["-mavx2", "-mfma"]
+    avx512 = [*avx2, *(f"-mavx512{part}" for part in ("f", "bw", "vl", "dq", "vnni"))]
+    for name, more in ((GENERIC, []), (AVX2, avx2), (AVX512, avx512)):
+        if name not in usable_libraries():
             continue
         source = ROOT / "fairseq_tg" / "compiled" / "native" / f"{name.strip('_')}.cpp"
         out = directory / library_path(name).name

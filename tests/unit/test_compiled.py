@@ -26,7 +26,7 @@ from fairseq_tg.compiled.engine import Engine, sinusoidal_positions
 from fairseq_tg.compiled.extract import extract, quantize, unsupported
 from fairseq_tg.compiled.layout import ACTIVATIONS, Layout
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
-from fairseq_tg.compiled.library import AVX2, GENERIC, EngineError, best_library, library_path
+from fairseq_tg.compiled.library import GENERIC, EngineError, library_path, usable_libraries
 from fairseq_tg.compiled.model_file import CompiledFileError, TextOptions
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.compiled.text import TextError, text_functions
@@ -76,9 +76,11 @@ def test_batches_threads_and_instruction_sets_change_nothing(workspace: Workspac
     together, scores = engine.translate(sources, limits, scores=True)
     assert scores is not None
     assert [engine.translate([source], [8])[0][0] for source in sources] == together
+    alone = [engine.translate([source], [8], scores=True)[1] for source in sources]
+    assert [positional for (positional,) in alone if positional is not None] == scores  # to the last bit
     assert engine.translate(sources, limits, threads=2)[0] == together
-    if best_library() == AVX2:
-        other, other_scores = Engine(layout, tensors, library_path(AVX2)).translate(sources, limits, scores=True)
+    for name in usable_libraries()[:-1]:
+        other, other_scores = Engine(layout, tensors, library_path(name)).translate(sources, limits, scores=True)
         assert other == together
         # a weight on the edge between two of 256 steps may fall to either side
         tolerance = 1e-3 if int8 else 1e-4

@@ -25,7 +25,7 @@ def version(capsys: pytest.CaptureFixture) -> str:
 
 
 def test_the_version_names_the_engine(capsys: pytest.CaptureFixture) -> None:
-    name = {engine.AVX2: "avx2", engine.GENERIC: "generic"}[engine.best_library()]
+    name = {engine.AVX512: "avx512", engine.AVX2: "avx2", engine.GENERIC: "generic"}[engine.best_library()]
     assert version(capsys) == f"fairseq_tg {__version__}, native engine: {name}\n"
 
 

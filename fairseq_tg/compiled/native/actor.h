@@ -37,8 +37,8 @@ struct Actor {
   int width = 0;  // of the action, and of the state h
 
   Actor() = default;
-  // The actor whose matrices' names begin so; none if there are none
-  Actor(const Tensors& tensors, const std::string& at) {
+  // The actor whose matrices' names begin so, of the model's kind or another; none if there are none
+  Actor(const Tensors& tensors, const std::string& at, int of_kind = kNone) {
     static const char* const parts[][4] = {{},
                                            {"gate_and_action"},
                                            {"input", "output"},
@@ -48,7 +48,7 @@ struct Actor {
     const std::string prefix = at + ".";
     auto first = tensors.matrices.lower_bound(prefix);
     if (first == tensors.matrices.end() || first->first.compare(0, prefix.size(), prefix) != 0) return;
-    kind = tensors.integer("actor");
+    kind = of_kind != kNone ? of_kind : tensors.integer("actor");
     for (int i = 0; i < 4 && parts[kind][i]; ++i) maps.emplace_back(tensors, prefix + parts[kind][i]);
     width = kind == kNone ? 0 : kind == kGate ? maps[0].outputs() / 2 : maps.back().outputs();
   }

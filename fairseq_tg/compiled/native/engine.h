@@ -63,6 +63,17 @@ int tg_has_avx2() {
 #endif
 }
 
+// Whether it can run the one built for AVX-512 and VNNI
+int tg_has_avx512() {
+#if defined(__x86_64__) || defined(__i386__)
+  return tg_has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vnni");
+#else
+  return 0;
+#endif
+}
+
 // A model without tensors, or null
 tg::Model* tg_new() {
   tg::Model* model = nullptr;

@@ -16,7 +16,7 @@ class Fconv : public Family {
     int width, back;         // of the window; how many layers back the residual comes from, 0 for none
     // of a decoder only, null where there is no attention
     const Matrix *keys = nullptr, *values = nullptr;
-    Actor actor;
+    Actor actor, conv_actor;
     int inputs() const { return conv->cols / width; }
     int outputs() const { return conv->rows / 2; }
   };
@@ -56,6 +56,7 @@ class Fconv : public Family {
         layer.values = tensors.matrix(at + ".attention.values");
         layer.actor = Actor(tensors, at + ".actor");
       }
+      layer.conv_actor = Actor(tensors, at + ".conv.actor", kGate);
       found.push_back(std::move(layer));
     }
     return found;
@@ -155,11 +156,23 @@ class FconvDecoder : public Decoder {
   }
 
   // m windows to m rows of glu_: values by the logistic function of gates
-  void take_windows(const Fconv::Layer& layer, int m) {
+  void take_windows(const Fconv::Layer& layer, int m, const Rows* rows = nullptr) {
     const int channels = layer.outputs();
     grow(gates_, static_cast<size_t>(m) * 2 * channels);
     grow(glu_, static_cast<size_t>(m) * channels);
     mul(*layer.conv, window_.data(), layer.conv->cols, m, gates_.data(), 2 * channels);
+    if (rows && layer.conv_actor) {  // which sees the convolution's output and its last input
+      const int inputs = layer.inputs(), both = 2 * channels + inputs;
+      grow(both_, static_cast<size_t>(m) * both);
+      for (int r = 0; r < m; ++r) {
+        float* h = row(both_, r, both);
+        std::memcpy(h, row(gates_, r, 2 * channels), 2 * channels * sizeof(float));
+        std::memcpy(h + 2 * channels, row(window_, r, layer.conv->cols) + layer.conv->cols - inputs,
+                    inputs * sizeof(float));
+      }
+      Memory none;
+      acting_.act(layer.conv_actor, *rows, both_.data(), both, gates_.data(), 2 * channels, none);
+    }
     for (int r = 0; r < m; ++r) {
       float* x = row(gates_, r, 2 * channels);
       map(x, x + channels, channels, [](V value, V gate) { return value * sigmoid(gate); });
@@ -239,7 +252,7 @@ class FconvDecoder : public Decoder {
           std::memcpy(window, row(inputs_[index][step % layer.width], ancestors[step], inputs), inputs * sizeof(float));
       }
     }
-    take_windows(layer, m);
+    take_windows(layer, m, &rows);
   }
 
   // glu_ to state, both m rows: x sqrt(1/2) and what the source answers it; and the action after it

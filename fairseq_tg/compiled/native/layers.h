@@ -96,12 +96,23 @@ inline int argmax(const float* x, int n) {
 }
 
 inline float log_sum_exp(const float* x, int n) {
-  const float largest = x[argmax(x, n)];
-  double total = 0.;
+  V most = splat(-INFINITY);
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) total += sum(exp(load(x + i) - splat(largest)));
+  for (; i + kLanes <= n; i += kLanes) {
+    const V v = load(x + i);
+    most = v > most ? v : most;
+  }
+  float largest = -INFINITY;
+  for (int j = 0; j < kLanes; ++j) largest = std::max(largest, most[j]);
+  for (; i < n; ++i) largest = std::max(largest, x[i]);
+  V totals[2] = {};
+  for (i = 0; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    totals[0] += exp(load(x + i) - splat(largest));
+    totals[1] += exp(load(x + i + kLanes) - splat(largest));
+  }
+  float total = sum(totals[0]) + sum(totals[1]);
   for (; i < n; ++i) total += std::exp(x[i] - largest);
-  return largest + static_cast<float>(std::log(total));
+  return largest + std::log(total);
 }
 
 }  // namespace tg

@@ -49,6 +49,7 @@ class Lstm : public Family {
         layer.directions.push_back(tensors.matrix("encoder" + at + "backward"));
       encoder.push_back(layer);
       cells.push_back(tensors.matrix("decoder" + at + "cell"));
+      layer_actors.emplace_back(tensors, "decoder" + at + "actor", kGate);
     }
     if (tensors.has_matrix("decoder.start.hidden")) {
       start_hidden = tensors.matrix("decoder.start.hidden");
@@ -75,6 +76,7 @@ class Lstm : public Family {
   // These may be null: the encoder's last states are used as they are, there is no attention, no further projection
   const Matrix *start_hidden = nullptr, *start_cell = nullptr, *source = nullptr, *state = nullptr, *top = nullptr;
   Actor actor;
+  std::vector<Actor> layer_actors;  // behind the decoder's layers
   bool residuals;
 };
 
@@ -210,6 +212,16 @@ class LstmDecoder : public Decoder {
       run_cells(row(gates_, r, cell.rows), states_.last(rows.parent[r]) + cell_at(index), hidden, now + cell_at(index),
                 now + hidden_at(index));
     }
+    const Actor& actor = model_.layer_actors[index];
+    if (!actor) return;
+    grow(both_, static_cast<size_t>(m) * width);
+    for (int r = 0; r < m; ++r) {
+      float* h = row(both_, r, width);
+      std::memcpy(h, states_.now(r) + hidden_at(index), hidden * sizeof(float));
+      std::memcpy(h + hidden, row(input_, r, width), inputs * sizeof(float));
+    }
+    acting_.act(actor, rows, both_.data(), width, states_.now(0) + hidden_at(index), (1 + 2 * model_.layers()) * hidden,
+                memory_);
   }
 
   // tanh(W [e, h]), with what the source is to e and to h worked out in `begin`; and the action after it

@@ -1,4 +1,7 @@
 // Products with packed weights, float32 and int8.
+//
+// Every sum is taken in the order of the columns, however many rows and panels are computed together: a row's result
+// depends neither on the other rows nor on threads.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +13,6 @@
 #include <vector>
 #ifdef __linux__
 #include <sys/mman.h>
-#endif
-#ifdef __AVX2__
-#include <immintrin.h>
 #endif
 
 #include "vectors.h"
@@ -105,43 +105,76 @@ struct Matrix {
   }
 };
 
-// M rows of x with one panel: y[r][0..16). `live` lanes of the panel are rows of the matrix.
-template <int M>
-TG_INLINE void float_tile(const float* x, int ldx, const float* w, int cols, const float* bias, float* y, int ldy,
-                          int live) {
-  constexpr int unroll = M == 1 ? 4 : M == 2 ? 2 : 1;  // enough sums under way to hide the latency of one
-  V lo[M][unroll], hi[M][unroll];
-  for (int r = 0; r < M; ++r)
-    for (int u = 0; u < unroll; ++u) lo[r][u] = hi[r][u] = splat(0.f);
-  int c = 0;
-  for (; c + unroll <= cols; c += unroll)
-    for (int u = 0; u < unroll; ++u) {
-      V w0 = load(w + (c + u) * kPanel), w1 = load(w + (c + u) * kPanel + kLanes);
-      for (int r = 0; r < M; ++r) {
-        V v = splat(x[r * ldx + c + u]);
-        lo[r][u] += v * w0;
-        hi[r][u] += v * w1;
-      }
-    }
-  for (; c < cols; ++c)
-    for (int r = 0; r < M; ++r) {
-      V v = splat(x[r * ldx + c]);
-      lo[r][0] += v * load(w + c * kPanel);
-      hi[r][0] += v * load(w + c * kPanel + kLanes);
-    }
+constexpr int kVectors = kPanel / kLanes;  // of a panel
+
+// A tile is M rows of x with N panels. So many that the sums fill the registers, with enough of them under way to hide
+// the latency of one.
+#if defined(__AVX512F__)
+constexpr int kTileRows = 8;
+constexpr int tile_panels(int m) { return m == 1 ? 8 : m <= 4 ? 4 : 3; }
+#elif defined(__x86_64__) && !defined(__AVX2__)
+constexpr int kTileRows = 3;
+constexpr int tile_panels(int) { return 1; }
+#else
+constexpr int kTileRows = 6;
+constexpr int tile_panels(int m) { return m == 1 ? 4 : m == 2 ? 2 : 1; }
+#endif
+
+struct Tile {
+  int begin, end;    // columns (of int8: pairs of them) of this turn
+  bool first, last;  // whether the sums begin with it, whether they end
+  int live;          // rows of the matrix in the last panel of the tile
+};
+
+// The sums of a tile go to y, as bits of float or int32, and come back from there
+template <class Vector>
+TG_INLINE Vector fetch(const float* y, int live) {
+  Vector v{};
+  if (live >= kLanes)
+    std::memcpy(&v, y, sizeof v);
+  else if (live > 0)
+    std::memcpy(&v, y, live * sizeof(float));
+  return v;
+}
+template <class Vector>
+TG_INLINE void put(float* y, Vector v, int live) {
+  if (live >= kLanes)
+    std::memcpy(y, &v, sizeof v);
+  else if (live > 0)
+    std::memcpy(y, &v, live * sizeof(float));
+}
+
+template <int M, int N>
+TG_INLINE void float_tile(const float* x, int ldx, const float* w, size_t panel, const float* bias, float* y, int ldy,
+                          Tile tile) {
+  V sums[M][N][kVectors];
+  const float* rows[M];
   for (int r = 0; r < M; ++r) {
-    for (int u = 1; u < unroll; ++u) lo[r][0] += lo[r][u], hi[r][0] += hi[r][u];
-    V y0 = lo[r][0] + load(bias), y1 = hi[r][0] + load(bias + kLanes);
-    if (live == kPanel) {
-      store(y + r * ldy, y0);
-      store(y + r * ldy + kLanes, y1);
-    } else {
-      float whole[kPanel];
-      store(whole, y0);
-      store(whole + kLanes, y1);
-      std::memcpy(y + r * ldy, whole, live * sizeof(float));
+    rows[r] = x + static_cast<size_t>(r) * ldx;
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < kVectors; ++i) {
+        const int live = n + 1 < N ? kLanes : tile.live - i * kLanes;
+        sums[r][n][i] = tile.first ? V{} : fetch<V>(y + static_cast<size_t>(r) * ldy + n * kPanel + i * kLanes, live);
+      }
+  }
+  for (int c = tile.begin; c < tile.end; ++c) {
+    V weights[N][kVectors];
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < kVectors; ++i)
+        weights[n][i] = load(w + n * panel + static_cast<size_t>(c) * kPanel + i * kLanes);
+    for (int r = 0; r < M; ++r) {
+      const V v = splat(rows[r][c]);
+      for (int n = 0; n < N; ++n)
+        for (int i = 0; i < kVectors; ++i) sums[r][n][i] += v * weights[n][i];
     }
   }
+  for (int r = 0; r < M; ++r)
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < kVectors; ++i) {
+        const int live = n + 1 < N ? kLanes : tile.live - i * kLanes;
+        if (tile.last) sums[r][n][i] += load(bias + n * kPanel + i * kLanes);
+        put(y + static_cast<size_t>(r) * ldy + n * kPanel + i * kLanes, sums[r][n][i], live);
+      }
 }
 
 // The int8 product. Activations are rounded to 16 bits (fewer for very long rows, so that a sum of products with 8-bit
@@ -152,11 +185,18 @@ inline int activation_limit(int cols) {
 
 inline float quantize_row(const float* x, int cols, int16_t* q) {
   const float most = activation_limit(cols);
+  V largest_of = splat(0.f);
+  int c = 0;
+  for (; c + kLanes <= cols; c += kLanes) {
+    const V v = load(x + c), size = v < splat(0.f) ? -v : v;
+    largest_of = size > largest_of ? size : largest_of;
+  }
   float largest = 0.f;
-  for (int c = 0; c < cols; ++c) largest = std::max(largest, std::fabs(x[c]));
+  for (int i = 0; i < kLanes; ++i) largest = std::max(largest, largest_of[i]);
+  for (; c < cols; ++c) largest = std::max(largest, std::fabs(x[c]));
   const float scale = largest > most * FLT_MIN ? largest / most : 1.f;  // what is smaller is zero
   const float inverse = 1.f / scale;
-  for (int c = 0; c < cols; ++c) {
+  for (c = 0; c < cols; ++c) {
     // In this order what is no number becomes one: there is no saying what a cast would make of it
     const float v = std::min(most, std::max(-most, x[c] * inverse));
     q[c] = static_cast<int16_t>(v + std::copysign(0.5f, v));
@@ -165,49 +205,81 @@ inline float quantize_row(const float* x, int cols, int16_t* q) {
   return scale;
 }
 
-template <int M>
-TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const int8_t* w, int pairs,
-                         const float* scales, const float* bias, float* y, int ldy, int live) {
-  constexpr int unroll = M == 1 ? 4 : M == 2 ? 2 : 1;
-  VI lo[M][unroll], hi[M][unroll];
+template <int M, int N>
+TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const int8_t* w, size_t panel,
+                         const float* scales, const float* bias, float* y, int ldy, Tile tile) {
+  VI sums[M][N][kVectors];
   for (int r = 0; r < M; ++r)
-    for (int u = 0; u < unroll; ++u) lo[r][u] = hi[r][u] = VI{};
-  auto step = [&](int c, int u) __attribute__((always_inline)) {
-#ifdef __AVX2__
-    const __m128i* at = reinterpret_cast<const __m128i*>(w + static_cast<size_t>(c) * kPanel * 2);
-    __m256i w0 = _mm256_cvtepi8_epi16(_mm_load_si128(at)), w1 = _mm256_cvtepi8_epi16(_mm_load_si128(at + 1));
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < kVectors; ++i) {
+        const int live = n + 1 < N ? kLanes : tile.live - i * kLanes;
+        sums[r][n][i] = tile.first ? VI{} : fetch<VI>(y + static_cast<size_t>(r) * ldy + n * kPanel + i * kLanes, live);
+      }
+  for (int c = tile.begin; c < tile.end; ++c) {
+    const int8_t* at = w + static_cast<size_t>(c) * kPanel * 2;
+#if defined(__AVX512VNNI__)
+    __m512i weights[N];
+    for (int n = 0; n < N; ++n)
+      weights[n] = _mm512_cvtepi8_epi16(_mm256_load_si256(reinterpret_cast<const __m256i*>(at + n * panel)));
     for (int r = 0; r < M; ++r) {
       int32_t pair;
-      std::memcpy(&pair, x + r * ldx + c * 2, sizeof pair);
-      __m256i v = _mm256_set1_epi32(pair);
-      lo[r][u] += reinterpret_cast<VI>(_mm256_madd_epi16(v, w0));
-      hi[r][u] += reinterpret_cast<VI>(_mm256_madd_epi16(v, w1));
+      std::memcpy(&pair, x + static_cast<size_t>(r) * ldx + c * 2, sizeof pair);
+      const __m512i v = _mm512_set1_epi32(pair);
+      for (int n = 0; n < N; ++n)
+        sums[r][n][0] =
+            reinterpret_cast<VI>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sums[r][n][0]), v, weights[n]));
     }
-#else
-    const int8_t* at = w + static_cast<size_t>(c) * kPanel * 2;
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    __m256i weights[N][2];
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < 2; ++i)
+        weights[n][i] = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(at + n * panel) + i));
     for (int r = 0; r < M; ++r) {
-      int32_t a = x[r * ldx + c * 2], b = x[r * ldx + c * 2 + 1];
-      for (int i = 0; i < kLanes; ++i) {
-        lo[r][u][i] += a * at[2 * i] + b * at[2 * i + 1];
-        hi[r][u][i] += a * at[2 * (i + kLanes)] + b * at[2 * (i + kLanes) + 1];
+      int32_t pair;
+      std::memcpy(&pair, x + static_cast<size_t>(r) * ldx + c * 2, sizeof pair);
+      const __m256i v = _mm256_set1_epi32(pair);
+      for (int n = 0; n < N; ++n)
+        for (int i = 0; i < 2; ++i) sums[r][n][i] += reinterpret_cast<VI>(_mm256_madd_epi16(v, weights[n][i]));
+    }
+#elif defined(__ARM_NEON)
+    for (int n = 0; n < N; ++n) {
+      const int8x16x2_t both = vld2q_s8(at + n * panel);  // of 16 rows, first and second column
+      const int16x8_t even[2] = {vmovl_s8(vget_low_s8(both.val[0])), vmovl_s8(vget_high_s8(both.val[0]))};
+      const int16x8_t odd[2] = {vmovl_s8(vget_low_s8(both.val[1])), vmovl_s8(vget_high_s8(both.val[1]))};
+      for (int r = 0; r < M; ++r) {
+        const int16_t a = x[static_cast<size_t>(r) * ldx + c * 2], b = x[static_cast<size_t>(r) * ldx + c * 2 + 1];
+        for (int i = 0; i < 2; ++i) {
+          int32x4_t half[2];
+          std::memcpy(half, &sums[r][n][i], sizeof half);
+          half[0] = vmlal_n_s16(vmlal_n_s16(half[0], vget_low_s16(even[i]), a), vget_low_s16(odd[i]), b);
+          half[1] = vmlal_n_s16(vmlal_n_s16(half[1], vget_high_s16(even[i]), a), vget_high_s16(odd[i]), b);
+          std::memcpy(&sums[r][n][i], half, sizeof half);
+        }
       }
     }
+#else
+    for (int r = 0; r < M; ++r) {
+      const int32_t a = x[static_cast<size_t>(r) * ldx + c * 2], b = x[static_cast<size_t>(r) * ldx + c * 2 + 1];
+      for (int n = 0; n < N; ++n)
+        for (int i = 0; i < kVectors; ++i)
+          for (int j = 0; j < kLanes; ++j) {
+            const int8_t* two = at + n * panel + 2 * (i * kLanes + j);
+            sums[r][n][i][j] += a * two[0] + b * two[1];
+          }
+    }
 #endif
-  };
-  int c = 0;
-  for (; c + unroll <= pairs; c += unroll)
-    for (int u = 0; u < unroll; ++u) step(c + u, u);
-  for (; c < pairs; ++c) step(c, 0);
-  for (int r = 0; r < M; ++r) {
-    for (int u = 1; u < unroll; ++u) lo[r][0] += lo[r][u], hi[r][0] += hi[r][u];
-    V s = splat(x_scales[r]);
-    V y0 = __builtin_convertvector(lo[r][0], V) * s * load(scales) + load(bias);
-    V y1 = __builtin_convertvector(hi[r][0], V) * s * load(scales + kLanes) + load(bias + kLanes);
-    float whole[kPanel];
-    store(whole, y0);
-    store(whole + kLanes, y1);
-    std::memcpy(y + r * ldy, whole, live * sizeof(float));
   }
+  for (int r = 0; r < M; ++r)
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < kVectors; ++i) {
+        const int live = n + 1 < N ? kLanes : tile.live - i * kLanes, at = n * kPanel + i * kLanes;
+        float* to = y + static_cast<size_t>(r) * ldy + at;
+        if (tile.last)
+          put(to, __builtin_convertvector(sums[r][n][i], V) * splat(x_scales[r]) * load(scales + at) + load(bias + at),
+              live);
+        else
+          put(to, sums[r][n][i], live);
+      }
 }
 
 // Room for the rounded activations of a product; one for each call of the engine.
@@ -216,58 +288,101 @@ struct Rounded {
   std::vector<float> scales;
 };
 
+// A product on its way: which rows with which panels are computed together
+class Product {
+ public:
+  Product(const Matrix& w, const float* x, int ldx, int m, float* y, int ldy, Rounded& rounded)
+      : w_(w), x_(x), ldx_(ldx), m_(m), y_(y), ldy_(ldy), rounded_(rounded), int8_(w.int8()), pairs_((w.cols + 1) / 2) {
+    if (int8_) {
+      rounded.values.resize(static_cast<size_t>(m) * pairs_ * 2);
+      rounded.scales.resize(m);
+      for (int r = 0; r < m; ++r)
+        rounded.scales[r] = quantize_row(x + static_cast<size_t>(r) * ldx, w.cols,
+                                         &rounded.values[static_cast<size_t>(r) * pairs_ * 2]);
+    }
+    // Rows: as many as stay in the second cache. Tiles of about the same height.
+    const int depth = int8_ ? pairs_ : w.cols;
+    chunk_ = m <= kTileRows ? m : std::max(8 * kTileRows, kRowsCached / std::max(depth, 1));
+    // Columns: so many that the panels of a tile stay in the first cache from one tile to the next
+    const int turns = m <= kTileRows ? 1 : (depth + kDeepest - 1) / kDeepest;
+    turn_ = std::max(1, (depth + turns - 1) / std::max(turns, 1));
+    together_ = tile_panels(std::min(m, kTileRows));
+    depth_ = depth;
+  }
+  int groups() const { return (w_.panels() + together_ - 1) / together_; }
+
+  // A group of panels with all rows of a chunk
+  void compute(int first_row, int group) {
+    const int end_row = std::min(m_, first_row + chunk_), begin = group * together_;
+    const int end = std::min(w_.panels(), begin + together_);
+    const int tiles = (end_row - first_row + kTileRows - 1) / kTileRows;
+    for (int c = 0; c == 0 || c < depth_; c += turn_)
+      for (int t = 0, r = first_row; t < tiles; ++t) {
+        const int height = (end_row - r + (tiles - t) - 1) / (tiles - t);
+        rows<kTileRows>(height, r, begin, end, c);
+        r += height;
+      }
+  }
+  int chunk() const { return chunk_; }
+
+ private:
+  static constexpr int kRowsCached = 1 << 17, kDeepest = 192;
+  const Matrix& w_;
+  const float* x_;
+  const int ldx_, m_;
+  float* y_;
+  const int ldy_;
+  const Rounded& rounded_;
+  const bool int8_;
+  const int pairs_;
+  int chunk_, turn_, together_, depth_;
+
+  template <int M>
+  void rows(int height, int r, int begin, int end, int c) {
+    if constexpr (M > 1) {
+      if (height < M) return rows<M - 1>(height, r, begin, end, c);
+    }
+    constexpr int N = tile_panels(M);
+    int p = begin;
+    for (; p + N <= end; p += N) tile<M, N>(r, p, c);
+    if constexpr (N > 1) {
+      for (; p < end; ++p) tile<M, 1>(r, p, c);
+    }
+  }
+
+  template <int M, int N>
+  void tile(int r, int p, int c) {
+    const int end = std::min(depth_, c + turn_), live = std::min(kPanel, w_.rows - (p + N - 1) * kPanel);
+    const Tile tile{c, end, c == 0, end == depth_, live};
+    float* y = y_ + static_cast<size_t>(r) * ldy_ + p * kPanel;
+    const float* bias = &w_.bias[static_cast<size_t>(p) * kPanel];
+    if (int8_) {
+      const size_t panel = static_cast<size_t>(pairs_) * 2 * kPanel;
+      int8_tile<M, N>(&rounded_.values[static_cast<size_t>(r) * pairs_ * 2], pairs_ * 2, &rounded_.scales[r],
+                      w_.quantized.data() + p * panel, panel, &w_.scales[static_cast<size_t>(p) * kPanel], bias, y,
+                      ldy_, tile);
+    } else {
+      const size_t panel = static_cast<size_t>(w_.cols) * kPanel;
+      float_tile<M, N>(x_ + static_cast<size_t>(r) * ldx_, ldx_, w_.weights.data() + p * panel, panel, bias, y, ldy_,
+                       tile);
+    }
+  }
+};
+
 // m rows of x (ldx apart) -> m rows of y (ldy apart): y = x W^T + b
 inline void product(const Matrix& w, const float* x, int ldx, int m, float* y, int ldy, int threads, Rounded& rounded) {
-  const int pairs = (w.cols + 1) / 2;
-  if (w.int8()) {
-    rounded.values.resize(static_cast<size_t>(m) * pairs * 2);
-    rounded.scales.resize(m);
-    for (int r = 0; r < m; ++r)
-      rounded.scales[r] =
-          quantize_row(x + static_cast<size_t>(r) * ldx, w.cols, &rounded.values[static_cast<size_t>(r) * pairs * 2]);
-  }
-  auto rows = [&](auto count, int r, int p) __attribute__((always_inline)) {
-    constexpr int M = decltype(count)::value;
-    int live = std::min(kPanel, w.rows - p * kPanel);
-    float* out = y + static_cast<size_t>(r) * ldy + p * kPanel;
-    if (w.int8())
-      int8_tile<M>(&rounded.values[static_cast<size_t>(r) * pairs * 2], pairs * 2, &rounded.scales[r],
-                   w.quantized.data() + static_cast<size_t>(p) * pairs * 2 * kPanel, pairs, &w.scales[p * kPanel],
-                   &w.bias[p * kPanel], out, ldy, live);
-    else
-      float_tile<M>(x + static_cast<size_t>(r) * ldx, ldx, w.weights.data() + static_cast<size_t>(p) * w.cols * kPanel,
-                    w.cols, &w.bias[p * kPanel], out, ldy, live);
-  };
-  auto panel = [&](int p) {
-    int r = 0;
-    for (; r + 6 <= m; r += 6) rows(std::integral_constant<int, 6>(), r, p);
-    switch (m - r) {
-      case 5:
-        rows(std::integral_constant<int, 5>(), r, p);
-        break;
-      case 4:
-        rows(std::integral_constant<int, 4>(), r, p);
-        break;
-      case 3:
-        rows(std::integral_constant<int, 3>(), r, p);
-        break;
-      case 2:
-        rows(std::integral_constant<int, 2>(), r, p);
-        break;
-      case 1:
-        rows(std::integral_constant<int, 1>(), r, p);
-        break;
-    }
-  };
-  const int panels = w.panels();
+  Product product(w, x, ldx, m, y, ldy, rounded);
+  const int groups = product.groups();
   // Below this many products waking the other threads costs more than they give
   const bool shared = threads > 1 && static_cast<int64_t>(m) * w.rows * w.cols >= 65536;
-  if (!shared) {
-    for (int p = 0; p < panels; ++p) panel(p);
-    return;
+  for (int r = 0; r < m; r += product.chunk()) {
+    if (!shared) {
+      for (int g = 0; g < groups; ++g) product.compute(r, g);
+      continue;
+    }
+#pragma omp parallel for schedule(static) num_threads(std::min(threads, groups))
+    for (int g = 0; g < groups; ++g) product.compute(r, g);
   }
-#pragma omp parallel for schedule(static) num_threads(std::min(threads, panels))
-  for (int p = 0; p < panels; ++p) panel(p);
 }
 
 }  // namespace tg

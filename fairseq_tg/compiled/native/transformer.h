@@ -1,7 +1,8 @@
-// The Transformer, pre-norm or post-norm, with an actor at the attention to the source.
+// The Transformer, pre-norm or post-norm, with an actor at the attention to the source, or behind every sublayer.
 #pragma once
 
 #include "actor.h"
+#include "attention.h"
 
 namespace tg {
 
@@ -36,14 +37,16 @@ struct TransformerLayer {
 struct TransformerDecoderLayer : TransformerLayer {
   const Matrix *cross_q, *cross_kv, *cross_out;
   const Norm* cross_norm;
-  Actor actor;
+  Actor actor, self_actor, ffn_actor;
   TransformerDecoderLayer(const Tensors& tensors, const std::string& at)
       : TransformerLayer(tensors, at),
         cross_q(tensors.matrix(at + ".cross.q")),
         cross_kv(tensors.matrix(at + ".cross.kv")),
         cross_out(tensors.matrix(at + ".cross.out")),
         cross_norm(tensors.norm(at + ".cross.norm")),
-        actor(tensors, at + ".actor") {}
+        actor(tensors, at + ".actor"),
+        self_actor(tensors, at + ".self.actor", kGate),
+        ffn_actor(tensors, at + ".ffn.actor", kGate) {}
 };
 
 // Of encoder and decoder alike
@@ -106,11 +109,18 @@ class TransformerDecoder : public Decoder {
     sources_ = sources;
     encode();
     // Keys and values of the source, once; those of the target, as they come.
+    const int rows = sources.starts.back(), dim = stack_.dim;
+    qkv_.resize(std::max(qkv_.size(), static_cast<size_t>(rows) * 2 * dim));
+    places_.assign(1, 0);
+    for (int b = 0; b < sources.count(); ++b) places_.push_back(places_.back() + packed(b).size());
     for (auto& layer : stack_.layers) {
-      cross_.emplace_back(static_cast<size_t>(sources.starts.back()) * 2 * stack_.dim);
-      mul(*layer.cross_kv, states_.data(), model_.encoder.dim, sources.starts.back(), cross_.back().data(),
-          2 * stack_.dim);
-      caches_.emplace_back(2 * stack_.dim);
+      mul(*layer.cross_kv, states_.data(), model_.encoder.dim, rows, qkv_.data(), 2 * dim);
+      cross_.emplace_back(places_.back());
+      for (int b = 0; b < sources.count(); ++b) {
+        const float* keys = row(qkv_, sources.starts[b], 2 * dim);
+        packed(b).pack(keys, keys + dim, 2 * dim, cross_.back().data() + places_[b]);
+      }
+      caches_.emplace_back(2 * dim);
       memories_.emplace_back().begin(sources.count(), layer.actor.memory());
     }
   }
@@ -135,10 +145,11 @@ class TransformerDecoder : public Decoder {
   Acting acting_;
   Sources sources_;
   std::vector<float> states_;          // what the encoder gives
-  std::vector<Aligned<float>> cross_;  // of each layer, keys and values of the source
+  std::vector<size_t> places_;         // of sentences in each of `cross_`
+  std::vector<Aligned<float>> cross_;  // of each layer, keys and values of the source, packed
   std::vector<StepCache> caches_;      // of each layer, keys and values of the target
   std::vector<Memory> memories_;       // of each layer's actor
-  std::vector<float> x_, qkv_, answer_, both_, hidden_, weights_;
+  std::vector<float> x_, qkv_, answer_, both_, asked_, hidden_, weights_, room_, packed_;
   std::vector<const float*> keys_;
   Ancestors ancestors_;
 
@@ -148,9 +159,16 @@ class TransformerDecoder : public Decoder {
     answer_.resize(std::max(answer_.size(), n * dim));
     hidden_.resize(std::max(hidden_.size(), n * wide));
   }
+  PackedSentence packed(int b) const { return {sources_.length(b), stack_.heads, stack_.dim / stack_.heads}; }
   float* weights(int n) {
     weights_.resize(std::max<size_t>(weights_.size(), n + kLanes));
     return weights_.data();
+  }
+
+  void hidden_of(const TransformerLayer& layer, const float* x, int ldx, int m) {
+    const int wide = layer.fc1->rows;
+    mul(*layer.fc1, x, ldx, m, hidden_.data(), wide);
+    for (int r = 0; r < m; ++r) activate(model_.activation, row(hidden_, r, wide), wide);
   }
 
   // x += f(x), with the layer norm before f or after the sum
@@ -160,10 +178,8 @@ class TransformerDecoder : public Decoder {
       for (int r = 0; r < m; ++r) layer.final_norm->apply(row(x, r, dim), row(answer_, r, dim));
       in = answer_.data();
     }
-    const int wide = layer.fc1->rows;
-    mul(*layer.fc1, in, dim, m, hidden_.data(), wide);
-    for (int r = 0; r < m; ++r) activate(model_.activation, row(hidden_, r, wide), wide);
-    mul(*layer.fc2, hidden_.data(), wide, m, answer_.data(), dim);
+    hidden_of(layer, in, dim, m);
+    mul(*layer.fc2, hidden_.data(), layer.fc1->rows, m, answer_.data(), dim);
     for (int r = 0; r < m; ++r) {
       float* to = row(x, r, dim);
       add(to, row(answer_, r, dim), dim);
@@ -190,11 +206,12 @@ class TransformerDecoder : public Decoder {
       }
       mul(*layer.qkv, in, dim, rows, qkv_.data(), 3 * dim);
       for (int b = 0; b < sources_.count(); ++b) {
-        const int n = sources_.length(b), first = sources_.starts[b];
-        const float* keys = row(qkv_, first, 3 * dim) + dim;
-        auto key = [=](int t) { return keys + static_cast<size_t>(t) * 3 * dim; };
-        for (int i = first; i < first + n; ++i)
-          attend(row(qkv_, i, 3 * dim), key, dim, n, heads, dim / heads, row(normal, i, dim), weights(n));
+        const PackedSentence sentence(sources_.length(b), heads, dim / heads);
+        const float* first = row(qkv_, sources_.starts[b], 3 * dim);
+        packed_.resize(std::max(packed_.size(), sentence.size()));
+        sentence.pack(first + dim, first + 2 * dim, 3 * dim, packed_.data());
+        sentence.attend(packed_.data(), first, 3 * dim, sources_.length(b), row(normal, sources_.starts[b], dim), dim,
+                        room_);
       }
       mul(*layer.out, normal.data(), dim, rows, answer_.data(), dim);
       for (int r = 0; r < rows; ++r) {
@@ -219,6 +236,7 @@ class TransformerDecoder : public Decoder {
       for (int r = 0; r < m; ++r) layer.self_norm->apply(row(x_, r, dim), row(answer_, r, dim));
       in = answer_.data();
     }
+    if (layer.self_actor) asked_.assign(in, in + static_cast<size_t>(m) * dim);
     mul(*layer.qkv, in, dim, m, qkv_.data(), 3 * dim);
     StepCache& cache = caches_[index];
     float* own = cache.add(m);
@@ -232,21 +250,39 @@ class TransformerDecoder : public Decoder {
           row(qkv_, r, 3 * dim), [this](int t) { return keys_[t]; }, dim, rows.step + 1, heads, dim / heads,
           row(answer_, r, dim), weights(rows.step + 1));
     }
-    mul(*layer.out, answer_.data(), dim, m, qkv_.data(), dim);
-    // `both` holds [h, e] of the actor, so that neither is copied: h in the first half, e in the second.
-    for (int r = 0; r < m; ++r) {
-      float* x = row(x_, r, dim);
-      add(x, row(qkv_, r, dim), dim);
-      (pre_norm ? layer.cross_norm : layer.self_norm)->apply(x, row(both_, r, 2 * dim));
+    // `both` holds [h, e] of an actor, so that neither is copied more than once: h first, e in the second half
+    if (layer.self_actor) {
+      for (int r = 0; r < m; ++r) std::memcpy(row(both_, r, 2 * dim), row(asked_, r, dim), dim * sizeof(float));
+      mul(*layer.out, answer_.data(), dim, m, both_.data() + dim, 2 * dim);
+      for (int r = 0; r < m; ++r) {
+        float* x = row(x_, r, dim);
+        add(x, row(both_, r, 2 * dim) + dim, dim);
+        if (!pre_norm) layer.self_norm->apply(x, x);
+      }
+      acting_.act(layer.self_actor, rows, both_.data(), 2 * dim, x_.data(), dim, memories_[index]);
+      for (int r = 0; r < m; ++r) {
+        float *x = row(x_, r, dim), *h = row(both_, r, 2 * dim);
+        if (pre_norm)
+          layer.cross_norm->apply(x, h);
+        else
+          std::memcpy(h, x, dim * sizeof(float));
+      }
+    } else {
+      mul(*layer.out, answer_.data(), dim, m, qkv_.data(), dim);
+      for (int r = 0; r < m; ++r) {
+        float* x = row(x_, r, dim);
+        add(x, row(qkv_, r, dim), dim);
+        (pre_norm ? layer.cross_norm : layer.self_norm)->apply(x, row(both_, r, 2 * dim));
+      }
     }
 
     // Attention to the source
     mul(*layer.cross_q, both_.data(), 2 * dim, m, qkv_.data(), dim);
-    for (int r = 0; r < m; ++r) {
-      const int b = rows.sentence[r], n = sources_.length(b);
-      const float* keys = cross_[index].data() + static_cast<size_t>(sources_.starts[b]) * 2 * dim;
-      auto key = [=](int t) { return keys + static_cast<size_t>(t) * 2 * dim; };
-      attend(row(qkv_, r, dim), key, dim, n, heads, dim / heads, row(answer_, r, dim), weights(n));
+    for (int r = 0, end; r < m; r = end) {  // for all rows of a sentence together
+      const int b = rows.sentence[r];
+      for (end = r + 1; end < m && rows.sentence[end] == b;) ++end;
+      packed(b).attend(cross_[index].data() + places_[b], row(qkv_, r, dim), dim, end - r, row(answer_, r, dim), dim,
+                       room_);
     }
     mul(*layer.cross_out, answer_.data(), dim, m, both_.data() + dim, 2 * dim);
     for (int r = 0; r < m; ++r) {
@@ -261,7 +297,23 @@ class TransformerDecoder : public Decoder {
       }
     }
     if (layer.actor) acting_.act(layer.actor, rows, both_.data(), 2 * dim, x_.data(), dim, memories_[index]);
-    feed_forward(layer, pre_norm, x_, dim, m);
+    if (!layer.ffn_actor) return feed_forward(layer, pre_norm, x_, dim, m);
+    // What it takes and gives is what the actor sees
+    for (int r = 0; r < m; ++r) {
+      float *x = row(x_, r, dim), *h = row(both_, r, 2 * dim);
+      if (pre_norm)
+        layer.final_norm->apply(x, h);
+      else
+        std::memcpy(h, x, dim * sizeof(float));
+    }
+    hidden_of(layer, both_.data(), 2 * dim, m);
+    mul(*layer.fc2, hidden_.data(), layer.fc1->rows, m, both_.data() + dim, 2 * dim);
+    for (int r = 0; r < m; ++r) {
+      float* x = row(x_, r, dim);
+      add(x, row(both_, r, 2 * dim) + dim, dim);
+      if (!pre_norm) layer.final_norm->apply(x, x);
+    }
+    acting_.act(layer.ffn_actor, rows, both_.data(), 2 * dim, x_.data(), dim, memories_[index]);
   }
 };
 

@@ -1,19 +1,28 @@
-// Vectors of eight floats, and elementwise functions of them.
+// Vectors of floats, and elementwise functions of them.
 //
 // These are the compiler's portable vectors, which become whatever registers the target has. The library is built once
-// for every instruction set worth its own (setup.py); the int8 product alone asks which it is.
+// for every instruction set worth its own (setup.py); beside the int8 product little asks which it is.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 namespace tg {
 
 #define TG_INLINE inline __attribute__((always_inline))
 
-typedef float V __attribute__((vector_size(32)));
-typedef int32_t VI __attribute__((vector_size(32)));
+#ifdef __AVX512F__
+constexpr int kLanes = 16;
+#else
 constexpr int kLanes = 8;
+#endif
+typedef float V __attribute__((vector_size(4 * kLanes)));
+typedef int32_t VI __attribute__((vector_size(4 * kLanes)));
 
 TG_INLINE V load(const float* p) {
   V v;
@@ -21,8 +30,18 @@ TG_INLINE V load(const float* p) {
   return v;
 }
 TG_INLINE void store(float* p, V v) { std::memcpy(p, &v, sizeof v); }
+#ifdef __AVX512F__
+TG_INLINE V splat(float x) { return V{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+TG_INLINE float sum(V v) {
+  auto half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+              __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  auto quarter = __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+  return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+}
+#else
 TG_INLINE V splat(float x) { return V{x, x, x, x, x, x, x, x}; }
 TG_INLINE float sum(V v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
+#endif
 
 // Whether a comparison holds for any of its lanes
 TG_INLINE bool any(VI mask) {

@@ -1,7 +1,8 @@
-"""Greedy search at full speed, for whoever asks fairseq for a beam of one.
+"""Plain beam search at full speed, for whoever asks fairseq for it.
 
-`GreedyGenerator` is a SequenceGenerator and gives what that gives: tokens, scores and positional scores. On a CPU
-the native engine decodes; on a GPU, in half precision or during a training, the session of the model's family.
+`FastGenerator` is a SequenceGenerator and gives what that gives: hypotheses in order, with tokens, scores and
+scores of tokens. On a CPU the native engine searches. What it cannot do (a GPU, half precision, a model that is being
+trained) is done by the session of the model's family if it is greedy search, else as fairseq does it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
-from fairseq_tg.compiled.engine import Engine
+from fairseq_tg.compiled.engine import Engine, SearchSettings
 from fairseq_tg.compiled.extract import extract, unsupported
 from fairseq_tg.compiled.library import EngineError
 from fairseq_tg.decoding import fconv_session, lstm_session, transformer_session  # noqa: F401 (registers sessions)
@@ -24,15 +25,15 @@ from fairseq_tg.errors import UserError
 KEEP_SHARE = 0.75
 
 
-class Found(NamedTuple):
-    """A translation: its tokens, ending with eos, and their log-probabilities."""
+class Greedy(NamedTuple):
+    """What a session found: tokens, ending with eos, and their log-probabilities."""
 
     tokens: List[int]
     scores: List[float]
 
 
-def is_greedy(models: List[Any], args: Any, **more: Any) -> bool:
-    """Whether `build_generator` was asked for plain greedy search with one model that can be decoded faster."""
+def is_plain(models: List[Any], args: Any, **more: Any) -> bool:
+    """Whether `build_generator` was asked for plain beam search with one model that can be searched faster."""
     extra = dict(more.pop("extra_gen_cls_kwargs", None) or {})
     extra.pop("lm_weight", None)
     if any(value is not None for value in extra.values()):  # a language model, another eos, tokens to suppress
@@ -40,7 +41,6 @@ def is_greedy(models: List[Any], args: Any, **more: Any) -> bool:
     if any(value is not None for value in more.values()):
         return False
     plain = {
-        "beam": 1,
         "temperature": 1.0,
         "no_repeat_ngram_size": 0,
         "diverse_beam_groups": -1,
@@ -48,18 +48,20 @@ def is_greedy(models: List[Any], args: Any, **more: Any) -> bool:
         "replace_unk": None,  # wants attention weights
         "prefix_allowed_tokens_fn": None,
     }
-    if any(getattr(args, name, value) != value for name, value in plain.items()) or getattr(args, "beam", 5) != 1:
+    if any(getattr(args, name, value) != value for name, value in plain.items()):
         return False
     if getattr(args, "diversity_rate", -1) > -1:
         return False
     others = ("sampling", "constraints", "match_source_len", "print_alignment", "score_reference", "retain_dropout")
     if any(getattr(args, name, False) for name in others):
         return False
-    return len(models) == 1 and find_session(models[0]) is not None
+    if len(models) != 1 or find_session(models[0]) is None:
+        return False
+    return getattr(args, "beam", 5) == 1 or unsupported(models[0]) is None
 
 
-class GreedyGenerator(SequenceGenerator):
-    """fairseq's generator for a beam of one, of a model that has a session."""
+class FastGenerator(SequenceGenerator):
+    """fairseq's generator for plain beam search with a model that the engine knows, or greedy search with a session."""
 
     def __init__(self, models: List[Any], *args: Any, **kwargs: Any) -> None:
         super().__init__(models, *args, **kwargs)
@@ -84,46 +86,46 @@ class GreedyGenerator(SequenceGenerator):
         if self.min_len > limit:
             raise UserError(f"--min-len {self.min_len} is over the limit of {limit}: see --max-len-a and --max-len-b")
         first = self.eos if bos_token is None else bos_token
-        found = None
         if first == self.eos:
             found = self._run_engine(source, limit, prefix_tokens)
-        if found is None:
-            found = self._run_session(sample["net_input"], limit, prefix_tokens, first)
-        return [[self._hypothesis(item, source.device)] for item in found]
+            if found is not None:
+                return found
+        if self.beam_size > 1:
+            return super()._generate(sample, prefix_tokens, constraints, bos_token)
+        greedy = self._run_session(sample["net_input"], limit, prefix_tokens, first)
+        return [[self._finished(item, source.device)] for item in greedy]
 
-    def _hypothesis(self, found: Found, device: torch.device) -> Dict[str, Tensor]:
+    def _finished(self, found: Greedy, device: torch.device) -> Dict[str, Tensor]:
         scores = torch.tensor(found.scores, device=device)
         score = scores.sum()
         if self.normalize_scores:
             score = score / len(found.scores) ** self.len_penalty
-        return {
-            "tokens": torch.tensor(found.tokens, device=device),
-            "score": score,
-            "attention": torch.empty(0),
-            "alignment": torch.empty(0),
-            "positional_scores": scores,
-        }
+        return _hypothesis(torch.tensor(found.tokens, device=device), score, scores)
 
     # By the native engine
 
-    def _run_engine(self, source: Tensor, limit: int, prefix: Optional[Tensor]) -> Optional[List[Found]]:
+    def _run_engine(
+        self, source: Tensor, limit: int, prefix: Optional[Tensor]
+    ) -> Optional[List[List[Dict[str, Tensor]]]]:
         engine = self._find_engine()
         if engine is None or source.size(1) > engine.layout.source_positions:
             return None
         sources = [[token for token in row if token != self.pad] for row in source.tolist()]
         if not all(sources):
             return None
-        tokens, scores = engine.translate(
-            sources,
-            [limit] * len(sources),
-            threads=torch.get_num_threads(),
+        settings = SearchSettings(
+            beam=self.beam_size,
             min_length=self.min_len,
             unk_penalty=self.unk_penalty,
-            scores=True,
-            prefixes=None if prefix is None else prefix.numpy().astype(np.int32),
+            length_penalty=self.len_penalty,
+            normalize=self.normalize_scores,
         )
-        assert scores is not None
-        return [Found(*item) for item in zip(tokens, scores)]
+        prefixes = None if prefix is None else prefix.numpy().astype(np.int32)
+        found = engine.search(sources, [limit] * len(sources), settings, torch.get_num_threads(), prefixes)
+        return [
+            [_hypothesis(torch.tensor(h.tokens), torch.tensor(h.score), torch.tensor(h.positional)) for h in hypotheses]
+            for hypotheses in found
+        ]
 
     def _find_engine(self) -> Optional[Engine]:
         # The engine has a copy of the weights: not for a model that is still being trained
@@ -142,11 +144,11 @@ class GreedyGenerator(SequenceGenerator):
 
     def _run_session(
         self, net_input: Dict[str, Tensor], limit: int, prefix: Optional[Tensor], first: int
-    ) -> List[Found]:
+    ) -> List[Greedy]:
         assert self.session is not None
         session = self.session(self.translator, net_input, limit + 1)
         batch = net_input["src_tokens"].size(0)
-        found = [Found([], []) for _ in range(batch)]
+        found = [Greedy([], []) for _ in range(batch)]
         rows = list(range(batch))  # of the session, as sentences of the batch
         active = set(rows)
         last = net_input["src_tokens"].new_full((batch,), first)
@@ -185,3 +187,13 @@ class GreedyGenerator(SequenceGenerator):
                 assert prefix is not None
                 tokens = torch.where(prefix[:, step] != self.pad, prefix[:, step], tokens)
         return tokens, logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - normalizer
+
+
+def _hypothesis(tokens: Tensor, score: Tensor, positional: Tensor) -> Dict[str, Tensor]:
+    return {
+        "tokens": tokens,
+        "score": score,
+        "attention": torch.empty(0),
+        "alignment": torch.empty(0),
+        "positional_scores": positional,
+    }

@@ -1,4 +1,4 @@
-"""The fast greedy path gives what fairseq's beam of one gives: over every actor, family and search option."""
+"""The fast search gives what fairseq's gives: over every actor, family and search option."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.compiled.extract import unsupported
-from fairseq_tg.decoding.greedy import GreedyGenerator, is_greedy
+from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
 from fairseq_tg.decoding.sessions import find_session
 from tests.conftest import BASES, Workspace, sample, stir
 
@@ -58,20 +57,21 @@ def assert_same(
     options = {"beam_size": 1, "max_len_b": LIMIT, **options}
     dictionary = workspace.task().target_dictionary
     slow = SequenceGenerator([model], dictionary, **options)
-    fast = GreedyGenerator([model], dictionary, **options)
+    fast = FastGenerator([model], dictionary, **options)
     if way == "session":
         fast._engine_tried = True
     ended = 0
     for batch in batches:
         prefixes = None if prefix is None else prefix(batch)
-        for (theirs,), (ours,) in zip(
+        for all_theirs, all_ours in zip(
             slow.generate([model], batch, prefix_tokens=prefixes), fast.generate([model], batch, prefix_tokens=prefixes)
         ):
-            assert ours["tokens"].tolist() == theirs["tokens"].tolist()
-            assert ours["tokens"].dtype == theirs["tokens"].dtype
-            for name in ("positional_scores", "score"):
-                torch.testing.assert_close(ours[name], theirs[name], atol=2e-5, rtol=1e-5)
-            ended += len(ours["tokens"]) <= LIMIT
+            for theirs, ours in zip(all_theirs, all_ours, strict=True):
+                assert ours["tokens"].tolist() == theirs["tokens"].tolist()
+                assert ours["tokens"].dtype == theirs["tokens"].dtype
+                for name in ("positional_scores", "score"):
+                    torch.testing.assert_close(ours[name], theirs[name], atol=2e-5, rtol=1e-5)
+            ended += len(all_ours[0]["tokens"]) <= LIMIT
     assert (fast._engine is not None) == (way == "engine")
     return ended
 
@@ -86,11 +86,15 @@ def test_tokens_and_scores_are_those_of_fairseq(workspace: Workspace, base: str,
 @pytest.mark.parametrize("base", BASES)
 def test_actors_at_all_sites(workspace: Workspace, base: str) -> None:
     model = build_model(workspace, base, ALL_SITES)
-    assert_same(workspace, model, random_batches(workspace.task()), "session")
-    assert unsupported(model) == "--actor-sites all"
+    for way, beam in (("session", 1), ("engine", 1), ("engine", 4)):
+        assert_same(workspace, model, random_batches(workspace.task(), BATCH), way, beam_size=beam)
 
 
 OPTIONS: Dict[str, Dict[str, Any]] = {
+    "a beam": {"beam_size": 5},
+    "a beam, short": {"beam_size": 4, "max_len_b": 2, "min_len": 0},
+    "a beam, unknown words": {"beam_size": 3, "unk_penalty": -50.0, "max_len_b": 4, "len_penalty": 2.0},
+    "a beam as large as the dictionary allows": {"beam_size": 1000, "normalize_scores": False, "max_len_b": 3},
     "short": {"max_len_b": 2},
     "in proportion": {"max_len_a": 0.5, "max_len_b": 1},
     "long enough": {"min_len": 6},
@@ -104,6 +108,8 @@ OPTIONS: Dict[str, Dict[str, Any]] = {
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize(("base", "way"), CELLS)
 def test_search_options(workspace: Workspace, base: str, way: str, options: Dict[str, Any]) -> None:
+    if way == "session" and "beam_size" in options:
+        pytest.skip("sessions are for greedy search")
     batches = random_batches(workspace.task(), BATCH)
     assert_same(workspace, build_model(workspace, base, "gate"), batches, way, **options)
 
@@ -120,8 +126,9 @@ def test_prefixes(workspace: Workspace, base: str, way: str) -> None:
         tokens[-1, 1] = dictionary.eos()
         return tokens
 
-    model = build_model(workspace, base, "rnn")
-    assert_same(workspace, model, random_batches(workspace.task(), BATCH), way, prefix=prefixes, min_len=5)
+    model, batches = build_model(workspace, base, "rnn"), random_batches(workspace.task(), BATCH)
+    for beam in (1, 4) if way == "engine" else (1,):
+        assert_same(workspace, model, batches, way, prefix=prefixes, min_len=5, beam_size=beam)
 
 
 def test_sentences_end_at_different_steps(workspace: Workspace) -> None:
@@ -136,7 +143,7 @@ def test_sentences_end_at_different_steps(workspace: Workspace) -> None:
 def test_a_model_in_training_is_decoded_with_the_weights_it_has(workspace: Workspace, base: str) -> None:
     model = build_model(workspace, base, "gate", fast=False)
     dictionary, batch = workspace.task().target_dictionary, random_batches(workspace.task(), BATCH)[0]
-    fast = GreedyGenerator([model], dictionary, max_len_b=LIMIT)
+    fast = FastGenerator([model], dictionary, max_len_b=LIMIT)
     before = fast.generate([model], batch)
     stir(model, 2.0)
     slow = SequenceGenerator([model], dictionary, beam_size=1, max_len_b=LIMIT).generate([model], batch)
@@ -152,11 +159,10 @@ def generation(**options: Any) -> Any:
 
 def test_who_asks_for_more_than_greedy_search_gets_fairseqs_generator(workspace: Workspace) -> None:
     model = workspace.base_model("transformer")
-    assert is_greedy([model], generation())
-    assert not is_greedy([model, model], generation())
-    assert not is_greedy([model], OmegaConf.structured(GenerationConfig()))  # fairseq's default is a beam of 5
+    assert is_plain([model], generation())
+    assert not is_plain([model, model], generation())
+    assert is_plain([model], OmegaConf.structured(GenerationConfig()))  # fairseq's default, a beam of 5
     for options in (
-        {"beam": 2},
         {"sampling": True},
         {"temperature": 2.0},
         {"no_repeat_ngram_size": 2},
@@ -169,17 +175,17 @@ def test_who_asks_for_more_than_greedy_search_gets_fairseqs_generator(workspace:
         {"replace_unk": ""},
         {"lm_path": "lm.pt"},
     ):
-        assert not is_greedy([model], generation(**options)), options
-    assert not is_greedy([model], generation(), extra_gen_cls_kwargs={"lm_model": model})
-    assert not is_greedy([model], generation(), extra_gen_cls_kwargs={"eos": 5})
-    assert is_greedy([model], generation(), extra_gen_cls_kwargs={"lm_model": None, "lm_weight": 1.0})
+        assert not is_plain([model], generation(**options)), options
+    assert not is_plain([model], generation(), extra_gen_cls_kwargs={"lm_model": model})
+    assert not is_plain([model], generation(), extra_gen_cls_kwargs={"eos": 5})
+    assert is_plain([model], generation(), extra_gen_cls_kwargs={"lm_model": None, "lm_weight": 1.0})
 
 
 def test_the_task_takes_the_fast_path_by_itself_and_can_be_told_not_to(workspace: Workspace) -> None:
     task, model = workspace.task(), workspace.base_model("lstm")
-    assert type(task.build_generator([model], generation())) is GreedyGenerator
-    assert type(task.build_generator([model], generation(beam=2))) is SequenceGenerator
-    task.cfg.no_fast_greedy = True
+    assert type(task.build_generator([model], generation())) is FastGenerator
+    assert type(task.build_generator([model], generation(beam=2))) is FastGenerator
+    task.cfg.no_fast_search = True
     assert type(task.build_generator([model], generation())) is SequenceGenerator
 
 
