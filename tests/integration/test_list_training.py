@@ -111,6 +111,8 @@ def test_the_whole_recipe(workspace, tmp_path):
     assert (criterion["_name"], criterion["paths"]) == ("actor_trie", 3)
     planned = state["cfg"]["optimization"]["max_update"]
     assert planned - 5 <= updates <= planned
+    with pytest.raises(UserError, match="`ablate composition` compares trainings on what is chosen of them"):
+        run_tg("ablate", "composition", *flags[:-2], "--criterion", "actor_trie")
 
 
 def test_lists_of_several_corpora_are_taken_together(workspace, data, whole, tmp_path):
