@@ -40,3 +40,13 @@ class Translation(SearchOptions):
 
     model: str = option("a file that `fairseq-tg compile` made", positional=True)
     batch_size: int = option("lines translated together; 1 gives each at once", 1, least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    """Of `fairseq-tg explain`."""
+
+    model: str = option("a file that `fairseq-tg compile` made", positional=True)
+    text: str = option("a sentence", positional=True, metavar="TEXT")
+    json: bool = option("print JSON", False)
+    svg: Optional[str] = option("write the picture to this file", None)

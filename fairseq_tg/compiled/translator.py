@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import List, Optional, Sequence, Union
 
 from fairseq_tg.compiled import model_file
-from fairseq_tg.compiled.engine import Engine
+from fairseq_tg.compiled.engine import Engine, Found, SearchSettings, Traced
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.options import SearchOptions
 from fairseq_tg.compiled.text import text_functions
@@ -54,7 +54,7 @@ class Translator:
         self._engine = Engine(model.layout, model.tensors)
         self._encode, self._decode = text_functions(model.text, model.subword_model)
         self._source = {symbol: index for index, symbol in enumerate(model.source_symbols)}
-        self._target = model.target_symbols
+        self._source_symbols, self._target = model.source_symbols, model.target_symbols
         self._max_len_a, self._max_len_b = max_len_a, max_len_b
         self._min_len, self._unk_penalty = min_len, unk_penalty
 
@@ -80,13 +80,42 @@ class Translator:
         hidden = (0, self.layout.pad, self.layout.eos)  # 0 is fairseq's bos
         return self._decode(" ".join(self._target[token] for token in tokens if token not in hidden))
 
+    def symbols(self, tokens: Sequence[int], source: bool = False) -> List[str]:
+        """The symbols of token ids, of the target side or the source's."""
+        table = self._source_symbols if source else self._target
+        return [table[token] for token in tokens]
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        beam: int = 1,
+        nbest: int = 1,
+        actors: bool = True,
+        scores: bool = True,
+        threads: Optional[int] = None,
+    ) -> List[List[Found]]:
+        """The best hypotheses of each sentence of a batch of token ids; without actors they are the base's."""
+        most = self.layout.target_positions - 1
+        settings = SearchSettings(
+            beam=beam,
+            nbest=nbest,
+            min_length=min(self._min_len, most),
+            unk_penalty=self._unk_penalty,
+            actors=actors,
+        )
+        return self._engine.search(sources, self._limits(sources), settings, threads or self.threads, scores=scores)
+
+    def trace(self, source: Sequence[int], target: Sequence[int], actors: bool = True, likeliest: int = 5) -> Traced:
+        """What happens on the way to a translation of token ids."""
+        return self._engine.trace(source, target, actors, likeliest)
+
+    def _limits(self, sources: Sequence[Sequence[int]]) -> List[int]:
+        most = self.layout.target_positions - 1
+        return [min(int(self._max_len_a * len(source) + self._max_len_b), most) for source in sources]
+
     def translate_tokens(self, sources: Sequence[Sequence[int]], threads: Optional[int] = None) -> List[List[int]]:
         """A batch of token ids to the token ids of its translations."""
-        most = self.layout.target_positions - 1
-        limits = [min(int(self._max_len_a * len(source) + self._max_len_b), most) for source in sources]
-        return self._engine.translate(
-            sources, limits, threads or self.threads, min(self._min_len, most), self._unk_penalty
-        )[0]
+        return [found[0].tokens for found in self.search(sources, scores=False, threads=threads)]
 
     def translate(self, lines: Sequence[str], batch_size: int = 32) -> List[str]:
         """Translate lines, in their order; empty lines stay empty. Raises InputError for a line that is too long."""
