@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from argparse import Namespace
 from typing import Any, Dict, List
@@ -11,7 +12,7 @@ import pytest
 import torch
 from fairseq.models import fconv, lstm
 from fairseq.sequence_generator import SequenceGenerator
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fairseq_tg.actors import ACTORS, build_actor
@@ -52,7 +53,11 @@ SEARCHES: Any = st.fixed_dictionaries(
     }
 )  # fmt: skip
 FEW = settings(
-    max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],  # a smaller example would take minutes to find
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 
@@ -114,14 +119,18 @@ def add_actors(model: Any, actor: Any) -> None:
 
 @torch.no_grad()
 def prepare(model: Any, seed: int) -> Any:
-    """Random weights, large enough that no two words are equally probable but for rounding."""
+    """Random weights: words far enough apart in probability, and states that do not make differences of rounding grow
+    (with larger ones fairseq's own float32 and float64 are soon as far apart as two models)."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         values = torch.randn(parameter.shape, generator=generator)
         if name.endswith("weight_g"):  # a weight norm, which is positive
-            parameter.copy_(values.abs() + 0.5)
-        else:
-            parameter.copy_(values * (0.8 if parameter.dim() > 1 else 0.4))
+            values = values.abs() * 0.4 + 0.5
+        elif parameter.dim() == 1 or "embed_" in name:
+            values *= 0.5
+        elif "fc_out" not in name:
+            values /= math.sqrt(parameter.size(1))
+        parameter.copy_(values)
     return model.eval()
 
 
