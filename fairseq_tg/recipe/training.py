@@ -7,11 +7,12 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 from fairseq.models import MODEL_REGISTRY
 from tqdm import tqdm
 
+from fairseq_tg.corpus.directory import hash_file
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.launch.processes import Command, fairseq, run_all
@@ -49,6 +50,8 @@ def train(
     threads: int,
     updates: Optional[int] = None,
     text: Optional[WordOptions] = None,
+    start: Optional[Path] = None,
+    more: Sequence[str] = (),
 ) -> Path:
     """Train and give the best checkpoint by greedy BLEU on the validation set; what is done already is kept.
 
@@ -59,10 +62,16 @@ def train(
         corpus_hash: of the pseudo corpus, which the training depends on.
         updates: instead of as many as the epochs have, to compare corpora of several sizes.
         text: how the data was made of text, which is what validations score.
+        start: a checkpoint whose actors are trained on.
+        more: further flags of fairseq-train, which go before those of the training.
     """
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
     text = text or WordOptions()
     settings.update(updates=updates, **with_contents(text.given()))
+    if start is not None:
+        settings["start"] = hash_file(start)
+    if more:
+        settings["more"] = list(more)
     stage = Stage(directory, settings)
     if stage.is_done():
         return directory / BEST
@@ -70,9 +79,23 @@ def train(
     flags = training_flags(training, base, base_record.family, updates)
     if not training.actor:
         flags += architecture_flags(base_record)
+    if start is not None:
+        flags += ["--finetune-from-model", str(start)]
+    flags += [*source_flags(training, text), *more]
     with stage.doing([BEST, TRAIN_LOG]):
         _run(data, directory, [*flags, *_validation(text, task, training.patience)], updates, threads)
     return directory / BEST
+
+
+def source_flags(training: Training, text: WordOptions) -> List[str]:
+    """For sources that change in every epoch."""
+    flags = ["--source-noise", str(training.source_noise)] if training.source_noise else []
+    if training.source_sampling is None:
+        return flags
+    if text.sentencepiece_model is None:
+        raise UserError("--source-sampling needs --sentencepiece-model, the model that the data was made with")
+    model = ["--bpe", "sentencepiece", "--sentencepiece-model", text.sentencepiece_model]
+    return [*flags, "--source-sampling", str(training.source_sampling), *model]
 
 
 def _validation(text: WordOptions, task: Any, patience: int) -> List[str]:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_tg.corpus.directory import check_training_split
 from fairseq_tg.corpus.engines import ENGINES
-from fairseq_tg.corpus.run import CorpusRun
+from fairseq_tg.corpus.run import CorpusRun, asks_for_greedy
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
 from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
@@ -80,6 +80,17 @@ class TGTaskOptions(ListOptions):
     kbest_from: Optional[str] = field(
         default=None,
         metadata={"help": "take the k-best lists from this corpus (built with --kbest-jsonl) instead of decoding"},
+    )
+    kbest_greedy: bool = field(
+        default=False,
+        metadata={"help": "also keep the model's greedy translations, with which a later --kbest-refresh compares"},
+    )
+    kbest_refresh: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "take the k-best lists from this corpus, which an earlier model made (--kbest-jsonl "
+            "--kbest-greedy), and search again where this model's greedy translation is another"
+        },
     )
     kbest_shard: Optional[str] = field(
         default=None,
@@ -172,6 +183,8 @@ class TGTask(ListTask):
         with open_dict(args):
             plain = {"beam": 1, "nbest": 1, "diverse_beam_groups": -1, "diversity_rate": -1.0}
             greedy_args = OmegaConf.merge(args, plain)
+        if not self.cfg.no_fast_search and not more and is_plain(models, greedy_args, **kwargs):
+            kwargs["seq_gen_cls"] = FastGenerator
         return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
@@ -180,7 +193,7 @@ class TGTask(ListTask):
         return model
 
     def _build_model(self, cfg: Any, from_checkpoint: bool) -> BaseFairseqModel:
-        if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
+        if self.cfg.kbest_dir and (asks_for_greedy(self.cfg) or get_selection(self.cfg.selection).needs_greedy):
             self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
         if self._actor_files and not from_checkpoint:
             raise UserError("--actor-weights is for translating: to train on from actors, use --finetune-from-model")
