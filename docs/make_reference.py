@@ -14,6 +14,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq_tg.cli import get_parser
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig
 from fairseq_tg.criterions.policy_gradient import ActorPolicyGradientConfig
+from fairseq_tg.criterions.preference import ActorPreferenceConfig
 from fairseq_tg.criterions.risk import ActorRiskConfig
 from fairseq_tg.criterions.trie import ActorTrieConfig
 from fairseq_tg.models.config import ActorConfig
@@ -31,6 +32,7 @@ as `model.actor_rank=16`, `task.kbest_dir=pseudo-bin`, `criterion.label_smoothin
 OTHER_CRITERIA = {
     "actor_risk": ActorRiskConfig,
     "actor_trie": ActorTrieConfig,
+    "actor_preference": ActorPreferenceConfig,
     "actor_policy_gradient": ActorPolicyGradientConfig,
 }
 Row = Tuple[str, str]

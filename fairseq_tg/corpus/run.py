@@ -24,7 +24,7 @@ from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.corpus.sources import ChangedSources, asks_for_changes, source_changes
 from fairseq_tg.errors import UserError
-from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.text import Words
 
@@ -161,6 +161,11 @@ class CorpusRun:
             return None
         return {"modules": _plain(generation.retain_dropout_modules), "seed": self.root.common.seed}
 
+    def _bases(self) -> List[str]:
+        """What actors are trained on that learn from the lists: the models, or the bases of tg models."""
+        paths = utils.split_paths(self.root.common_eval.path)
+        return [fingerprint(split_tensors(load_checkpoint(path)["model"])[0]) for path in paths]
+
     # What fairseq-generate asks the task for
 
     def iterator(
@@ -170,7 +175,8 @@ class CorpusRun:
         self._check_dataset(dataset)
         recipe = self.recipe(dataset)
         directory = CorpusDirectory(self.cfg.kbest_dir)
-        directory.begin(recipe, {"command": command_line(sys.argv), "data": os.path.abspath(self.cfg.data)})
+        origin = {"command": command_line(sys.argv), "data": os.path.abspath(self.cfg.data), "bases": self._bases()}
+        directory.begin(recipe, origin)
         directory.lock(*self.shard)
         if directory.complete:
             directory.check_files()

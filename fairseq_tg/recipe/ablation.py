@@ -20,7 +20,7 @@ from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, v
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
 from fairseq_tg.recipe.methods import CONT, METHODS, compare_methods
-from fairseq_tg.recipe.options import KINDS, Ablation, Recipe, Training
+from fairseq_tg.recipe.options import KINDS, LIST_CRITERIA, Ablation, Recipe, Training
 from fairseq_tg.recipe.run import check, open_base
 from fairseq_tg.recipe.training import count_updates, train
 
@@ -64,6 +64,11 @@ def cells(recipe: Ablation) -> List[Cell]:
 def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     """Do what is not done of an ablation; gives the scores and a table, which are also written to the directory."""
     kind = recipe.kind
+    if kind == "composition" and recipe.training.criterion in LIST_CRITERIA:
+        raise UserError(
+            f"--criterion {recipe.training.criterion} learns from whole lists, and `ablate composition` compares "
+            "trainings on what is chosen of them: leave it out"
+        )
     planned = [] if kind == "method" else cells(recipe)
     names = METHODS if kind == "method" else [cell.name for cell in planned]
     unknown = set(recipe.only) - set(names)

@@ -88,7 +88,8 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
     elif name == "policy gradient":
         data = Path(recipe.data)
         digest = "".join(hash_data(data, split, pair) for split in ("train", "valid"))
-        training, more = replace(usual, lr=POLICY_LR), ["--criterion", "actor_policy_gradient"]
+        training = replace(usual, lr=POLICY_LR, criterion="actor_cross_entropy")  # whose place the other takes
+        more = ["--criterion", "actor_policy_gradient"]
         more += ["--reward", recipe.objective]
     print(f"== {name}, seed {seed}")
     directory = out / "cells" / f"method-{name.replace(' ', '-').rstrip('.')}-{seed}"

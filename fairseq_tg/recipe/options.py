@@ -10,6 +10,9 @@ from typing import Optional, Tuple
 from fairseq_tg.arguments import option
 from fairseq_tg.subwords import WordOptions
 
+#: Criteria that learn from k-best lists
+LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
+
 
 @dataclass(frozen=True)
 class Training:
@@ -24,6 +27,12 @@ class Training:
         choices=("attention", "all"),
     )
     actor_site_rank: int = option("rank of the gates that --actor-sites all adds; 0 is full maps", 64)
+    criterion: str = option(
+        "what actors learn: the chosen translations, or more of the k-best lists (docs/training.md)",
+        "actor_cross_entropy",
+        choices=("actor_cross_entropy", *LIST_CRITERIA),
+    )
+    hypotheses: int = option("of a list, for actor_risk and actor_trie; 0 is as many as they take by default", 0)
     lr: float = option("the learning rate at its highest", 5e-3, range=(0, 1))
     label_smoothing: float = option("of the cross-entropy", 0.1, range=(0, 1))
     max_tokens: int = option("of a batch", 2048, least=1)
@@ -34,6 +43,9 @@ class Training:
         "segment sources anew in every epoch with --sentencepiece-model: the power of probabilities",
         None,
         range=(0, 10),
+    )
+    source_splitting: float = option(
+        "split subwords of sources into smaller ones with this probability, anew in every epoch", 0.0, range=(0, 0.5)
     )
     source_noise: float = option("leave out and swap words of sources with this probability", 0.0, range=(0, 1))
     seed: int = option("of the actors' first weights and the order of the batches", 1, least=-math.inf)

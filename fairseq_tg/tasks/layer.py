@@ -152,6 +152,10 @@ class TGTask(ListTask):
         # With a multiple (8 by default), fairseq drops the last batch of a data set that is no multiple of it: up to 7
         # sentences are not trained on, and of a test set not translated, without a word.
         kwargs["required_batch_size_multiple"] = 1
+        if not kwargs.get("num_workers"):
+            # Without processes for it, fairseq makes batches ahead in a thread. A training that ends within an epoch
+            # leaves it at work, and a thread that is inside torch when the process ends aborts that.
+            kwargs["data_buffer_size"] = 0
         if self.cfg.kbest_dir:
             self._corpus_run = CorpusRun(self, self._command)
             wanted = ("max_positions", "max_tokens", "max_sentences")
