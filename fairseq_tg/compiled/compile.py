@@ -57,6 +57,9 @@ def compile_model(model: Any, task: Any, options: Compilation) -> CompiledModel:
         text_functions(text, subword_model)
     except TextError as error:
         raise UserError(str(error)) from None
+    base_fingerprint = fingerprint(
+        split_tensors(model.state_dict())[0]
+    )  # before pages are given back, to read them once
     layout, tensors = extract(model)
     compiled = CompiledModel(
         layout=layout,
@@ -66,7 +69,7 @@ def compile_model(model: Any, task: Any, options: Compilation) -> CompiledModel:
         subword_model=subword_model,
         tensors=quantize(tensors, layout) if options.int8 else tensors,
         int8=options.int8,
-        base_fingerprint=fingerprint(split_tensors(model.state_dict())[0]),
+        base_fingerprint=base_fingerprint,
         made_with=__version__,
     )
     with replacing(options.out) as temporary:

@@ -89,6 +89,7 @@ class Engine:
         for name, value in layout.numbers().items():
             self._give(self._library.tg_number, name.encode(), value)
         self._kept: Dict[str, np.ndarray] = {}  # what the engine reads in place
+        self._consumes = consume
         files = MappedFiles()
         for name, (rows, columns, _) in layout.matrices().items():
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
@@ -116,11 +117,14 @@ class Engine:
             raise EngineError(f"the model has no {missing.decode()}")
 
     def _keep(self, name: str, tensors: Dict[str, np.ndarray], files: MappedFiles) -> np.ndarray:
-        """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use."""
+        """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use.
+
+        (Not if tensors are consumed: they are those of a model of torch's, which reads that file itself.)
+        """
         if name not in self._kept:
             tensor = tensors[name]
-            mapped = tensor.ctypes.data in files
-            self._kept[name] = np.array(tensor) if mapped else tensor
+            copied = tensor.ctypes.data in files and not self._consumes
+            self._kept[name] = np.array(tensor) if copied else tensor
             files.page_out(tensor.ctypes.data, tensor.nbytes)
         return self._kept[name]
 
