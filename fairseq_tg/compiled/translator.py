@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import List, Optional, Sequence, Union
+
+import numpy as np
 
 from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.engine import Engine, Found, SearchSettings, Traced
+from fairseq_tg.compiled.languages import find_marks
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.options import SearchOptions
 from fairseq_tg.compiled.text import text_functions
@@ -33,6 +37,7 @@ class Translator:
         threads: cores to use. Batches are shared out among them; a single batch's products are.
         max_len_a, max_len_b: a translation has at most a * (source tokens) + b tokens, as in fairseq.
         min_len: and at least these.
+        source_lang, target_lang: of a model of many languages.
         unk_penalty: taken from the unknown word's log-probability.
     """
 
@@ -44,6 +49,8 @@ class Translator:
         max_len_b: int = SearchOptions.max_len_b,
         min_len: int = SearchOptions.min_len,
         unk_penalty: float = SearchOptions.unk_penalty,
+        source_lang: Optional[str] = SearchOptions.source_lang,
+        target_lang: Optional[str] = SearchOptions.target_lang,
     ) -> None:
         if not 1 <= threads <= MOST_THREADS:
             raise ValueError(f"{threads} threads: give one to {MOST_THREADS}")
@@ -52,14 +59,17 @@ class Translator:
         self.layout = model.layout
         self.threads = threads
         self._engine = Engine(model.layout, model.tensors)
-        self._encode, self._decode = text_functions(model.text, model.subword_model)
+        self._marks = find_marks(model.text, model.target_symbols, source_lang, target_lang)
+        pair = {"source_lang": source_lang, "target_lang": target_lang}
+        text = replace(model.text, **{name: lang for name, lang in pair.items() if lang})
+        self._encode, self._decode = text_functions(text, model.subword_model)
         self._source = {symbol: index for index, symbol in enumerate(model.source_symbols)}
         self._source_symbols, self._target = model.source_symbols, model.target_symbols
         self._max_len_a, self._max_len_b = max_len_a, max_len_b
         self._min_len, self._unk_penalty = min_len, unk_penalty
 
     @classmethod
-    def load(cls, path: str, **options: Union[int, float]) -> Translator:
+    def load(cls, path: str, **options: Union[int, float, str, None]) -> Translator:
         """Load a compiled file; options are those of the class. Raises ValueError in one sentence if it is no good."""
         return cls(model_file.read(path), **options)  # type: ignore[arg-type]
 
@@ -67,7 +77,7 @@ class Translator:
         """A line's token ids, ending with eos. Raises InputError if the model cannot take that many."""
         unk, eos = self.layout.unk, self.layout.eos
         found = (self._source.get(symbol, unk) for symbol in self._encode(line).split())
-        tokens = [token for token in found if token != self.layout.pad] + [eos]
+        tokens = self._marks.source + [token for token in found if token != self.layout.pad] + [eos]
         if len(tokens) > self.layout.source_positions:
             raise InputError(
                 f"a line of {len(tokens) - 1} tokens: this model takes up to {self.layout.source_positions - 1}; "
@@ -77,7 +87,7 @@ class Translator:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a translation's token ids; special symbols but <unk> are left out."""
-        hidden = (0, self.layout.pad, self.layout.eos)  # 0 is fairseq's bos
+        hidden = (0, self.layout.pad, self.layout.eos, *self._marks.hidden)  # 0 is fairseq's bos
         return self._decode(" ".join(self._target[token] for token in tokens if token not in hidden))
 
     def symbols(self, tokens: Sequence[int], source: bool = False) -> List[str]:
@@ -103,7 +113,8 @@ class Translator:
             unk_penalty=self._unk_penalty,
             actors=actors,
         )
-        return self._engine.search(sources, self._limits(sources), settings, threads or self.threads, scores=scores)
+        prefixes = np.array([self._marks.target] * len(sources), dtype=np.int32) if self._marks.target else None
+        return self._engine.search(sources, self._limits(sources), settings, threads or self.threads, prefixes, scores)
 
     def trace(self, source: Sequence[int], target: Sequence[int], actors: bool = True, likeliest: int = 5) -> Traced:
         """What happens on the way to a translation of token ids."""
@@ -125,8 +136,9 @@ class Translator:
         """Any number of sentences, in batches; one without tokens but its eos has an empty translation."""
         if batch_size < 1:
             raise ValueError(f"batches of {batch_size}: give at least 1")
+        empty = len(self._marks.source) + 1
         # Sentences of like length together, longest first, so that threads end at about the same time
-        order = sorted((i for i, source in enumerate(sources) if len(source) > 1), key=lambda i: -len(sources[i]))
+        order = sorted((i for i, source in enumerate(sources) if len(source) > empty), key=lambda i: -len(sources[i]))
         batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
         results: List[List[int]] = [[] for _ in sources]
         if self.threads == 1 or len(batches) == 1:
