@@ -50,31 +50,48 @@ def sinusoidal_positions(count: int, dim: int, pad: int) -> np.ndarray:
 class Engine:
     """A model ready to translate token ids. It is not changed by that: any number of threads may share it."""
 
-    def __init__(self, layout: Layout, tensors: Dict[str, np.ndarray], library: Optional[Path] = None) -> None:
-        """tensors: those of `layout.tensors`, checked; library: another than the package's own for this machine."""
+    def __init__(
+        self,
+        layout: Layout,
+        tensors: Dict[str, np.ndarray],
+        library: Optional[Path] = None,
+        base: Optional[Engine] = None,
+    ) -> None:
+        """Make it ready.
+
+        Args:
+            layout: the model's.
+            tensors: those of `layout.tensors`, checked; on a base, only what that has not, which are actors.
+            library: another than the package's own for this machine.
+            base: an engine whose weights this one shares.
+        """
         self.layout = layout
+        self._base = base
         self._library = load_library(library or library_path(best_library()))
-        self._model = c_void_p(self._library.tg_new())
+        self._model: c_void_p = c_void_p(self._library.tg_new(base._model if base else None))
         if not self._model:
             raise EngineError(OUT_OF_MEMORY)
         for name, value in layout.numbers().items():
             self._give(self._library.tg_number, name.encode(), value)
         self._kept: List[np.ndarray] = []  # what the engine reads in place
+        known = base.layout.matrices() if base else {}
         for name, (rows, columns, _) in layout.matrices().items():
+            if name in known:
+                continue
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
             addresses = (_at(weight), _at(scale), _at(tensors.get(f"{name}.bias")))
             self._give(self._library.tg_matrix, name.encode(), *addresses, rows, columns)
-        for side in layout.embedding_shapes():
+        for side in () if base else layout.embedding_shapes():
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
             self._kept.append(weight)
             self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
         for name, (kind, count, dim) in layout.positions().items():
-            if kind != "none":
+            if kind != "none" and base is None:
                 table = sinusoidal_positions(count, dim, layout.pad) if kind == "sinusoidal" else tensors[name]
                 self._kept.append(table)
                 self._give(self._library.tg_positions, name.encode(), _at(table))
-        for name, size in layout.norms().items():
+        for name, size in () if base else layout.norms().items():
             self._give(
                 self._library.tg_norm, name.encode(), _at(tensors[f"{name}.weight"]), _at(tensors[f"{name}.bias"]), size
             )

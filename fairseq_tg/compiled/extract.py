@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 from fairseq.models.fconv import FConvModel
@@ -12,9 +12,9 @@ from torch import nn
 
 from fairseq_tg.compiled import fconv_extract, lstm_extract, transformer_extract
 from fairseq_tg.compiled.layout import Layout
+from fairseq_tg.compiled.quantize import Tensors
 from fairseq_tg.errors import UserError
 
-Tensors = Dict[str, np.ndarray]
 #: For each class of models a module with `unsupported` and `extract`
 EXTRACTORS = {TransformerModelBase: transformer_extract, LSTMModel: lstm_extract, FConvModel: fconv_extract}
 
@@ -41,15 +41,3 @@ def extract(model: Any) -> Tuple[Layout, Tensors]:
     return layout, {
         name: np.ascontiguousarray(tensor.detach().cpu().float().numpy()) for name, tensor in tensors.items()
     }
-
-
-def quantize(tensors: Tensors, layout: Layout) -> Tensors:
-    """The tensors with all weights as int8 and a scale for each row: w = scale * q, |q| <= 127."""
-    result = dict(tensors)
-    for name in [*layout.matrices(), *layout.embeddings()]:
-        weight = tensors[f"{name}.weight"]
-        scale = np.abs(weight).max(axis=1) / 127
-        scale[scale == 0] = 1.0
-        result[f"{name}.weight"] = np.rint(weight / scale[:, None]).astype(np.int8)
-        result[f"{name}.scale"] = scale.astype(np.float32)
-    return result

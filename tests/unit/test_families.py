@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from fairseq_tg.actors import ACTORS, build_actor
 from fairseq_tg.compiled.engine import Engine, SearchSettings
-from fairseq_tg.compiled.extract import extract, quantize, unsupported
+from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.errors import UserError
 from fairseq_tg.models import fconv as acted_fconv
 from fairseq_tg.models import lstm as acted_lstm
