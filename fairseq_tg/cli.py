@@ -12,10 +12,12 @@ from typing import Any, Callable, Dict, List, Optional, Type
 
 from fairseq_tg import __version__
 from fairseq_tg.arguments import Parser, add_options, at_least, read_options
-from fairseq_tg.compiled.options import Compilation, SearchOptions, Translation
+from fairseq_tg.compiled.options import Compilation, ExplainOptions, SearchOptions, Translation
 from fairseq_tg.errors import UserError, report_in_one_line
 from fairseq_tg.evaluation.options import BenchOptions, ReportOptions
+from fairseq_tg.files import replacing
 from fairseq_tg.recipe.options import Ablation, Recipe
+from fairseq_tg.serve.options import ServeOptions
 
 # What a command needs is imported when it runs: fairseq takes seconds, and a compiled model needs none of it.
 
@@ -135,6 +137,34 @@ def _translate(options: Translation) -> None:
         raise UserError(f"{failed} line{' was' if failed == 1 else 's were'} not translated: see above")
 
 
+def _explain(options: ExplainOptions) -> None:
+    import json
+
+    from fairseq_tg.compiled.explain import explain
+    from fairseq_tg.compiled.pictures import as_svg, as_terminal
+    from fairseq_tg.compiled.translator import Translator
+
+    try:
+        explanation = explain(Translator.load(options.model), " ".join(options.text.split()))
+    except (ValueError, RuntimeError) as error:
+        raise UserError(str(error)) from None
+    if options.svg:
+        with replacing(options.svg) as temporary:
+            Path(temporary).write_text(as_svg(explanation), encoding="utf-8")
+    if options.json:
+        print(json.dumps(explanation.to_json(), ensure_ascii=False))
+    elif not options.svg:
+        print(as_terminal(explanation, sys.stdout.isatty()))
+
+
+def _serve(options: ServeOptions) -> None:
+    try:
+        from fairseq_tg.serve.server import serve
+    except ModuleNotFoundError as error:
+        raise UserError(f"serving needs {error.name}: pip install 'fairseq_tg[serve]'") from None
+    serve(options)
+
+
 def _bench(options: BenchOptions) -> None:
     from fairseq_tg.evaluation.bench import run, sections
     from fairseq_tg.evaluation.tables import as_text
@@ -168,7 +198,7 @@ def _ablate(recipe: Ablation) -> None:
 
 
 #: What runs a compiled model
-WITHOUT_FAIRSEQ = (_translate,)
+WITHOUT_FAIRSEQ = (_translate, _serve, _explain)
 
 
 def _add_command(
@@ -269,9 +299,12 @@ def get_parser() -> argparse.ArgumentParser:
     _add_corpus_commands(commands.add_parser("corpus", help="build oracle k-best corpora, look at them, merge them"))
     _add_train_command(commands)
     again = "Started again, it goes on where it was; stages that are done and whole are not done again."
+    signals = "SIGTERM ends it when what is under way is answered; SIGHUP makes it read its model files again."
     for name, options, run, help, *description in (
         ("compile", Compilation, _compile, "write a checkpoint to one file that translates without fairseq"),
         ("translate", Translation, _translate, "translate lines, from standard input to standard output"),
+        ("explain", ExplainOptions, _explain, "what the actors of a compiled model do with a sentence"),
+        ("serve", ServeOptions, _serve, "translate over HTTP, with LibreTranslate's API and a page", signals),
         ("bench", BenchOptions, _bench, "tokens a second, latency, memory and BLEU of every way to decode a model"),
         ("report", ReportOptions, _report, "the paper's tables and figures for your model: quality, speed, examples"),
         ("run", Recipe, _run, "the whole recipe for a base: oracle corpus, actor, report", again),

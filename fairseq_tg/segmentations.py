@@ -1,4 +1,4 @@
-"""Other subwords for the same words, sampled as in Kudo (2018). Neither torch nor fairseq is needed here."""
+"""Other subwords for the same words: sampled as in Kudo (2018), or split. Neither torch nor fairseq is needed here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import random
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from fairseq_tg.errors import UserError
 
@@ -59,6 +59,40 @@ class Segmentations:
             return [word], [1.0]
         best = max(found.values())
         return list(found), list(accumulate(math.exp(score - best) for score in found.values()))
+
+
+class Splits:
+    """Subwords in two smaller ones of the same dictionary: needs no subword model.
+
+    As in BPE dropout (Provilkov et al., 2020), a sentence is met in smaller pieces than usual; which merges made a
+    subword is not known from a dictionary, so that any two of its symbols that give it may take its place.
+
+    Args:
+        symbols: of the dictionary, in the order of their ids.
+        subwords: what made them, as `guess_subwords` says.
+    """
+
+    def __init__(self, symbols: Sequence[str], subwords: Optional[str]) -> None:
+        ids = {symbol: i for i, symbol in enumerate(symbols)}
+        mark = "@@" if subwords == "subword_nmt" else ""  # a subword has it unless it ends a word
+        self._halves: Dict[int, List[Tuple[int, int]]] = {}
+        for symbol, i in ids.items():
+            pairs = ((symbol[:cut] + mark, symbol[cut:]) for cut in range(1, len(symbol)))
+            found = [(ids[left], ids[right]) for left, right in pairs if left in ids and right in ids]
+            if found:
+                self._halves[i] = found
+
+    def sample(self, word: Word, rate: float, chance: random.Random) -> Word:
+        """The word with each subword split with the probability `rate`, and its halves again."""
+        split: List[int] = []
+        waiting = list(reversed(word))
+        while waiting:
+            subword = waiting.pop()
+            if subword in self._halves and chance.random() < rate:
+                waiting += reversed(chance.choice(self._halves[subword]))
+            else:
+                split.append(subword)
+        return tuple(split)
 
 
 def _load(model: str) -> Any:

@@ -12,7 +12,16 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from fairseq_tg.compiled.layout import Layout
-from fairseq_tg.compiled.library import EngineError, Request, Results, best_library, library_path, load_library
+from fairseq_tg.compiled.library import (
+    EngineError,
+    Request,
+    Results,
+    TraceRequest,
+    TraceResults,
+    best_library,
+    library_path,
+    load_library,
+)
 
 OUT_OF_MEMORY = "there is not enough memory for this model"
 
@@ -27,6 +36,7 @@ class SearchSettings:
     unk_penalty: float = 0.0  # taken from the unknown word's log-probability
     length_penalty: float = 1.0
     normalize: bool = True  # whether a score is divided by length ** length_penalty
+    actors: bool = True  # else the base alone
 
 
 class Found(NamedTuple):
@@ -35,6 +45,15 @@ class Found(NamedTuple):
     tokens: List[int]
     score: float
     positional: List[float]
+
+
+class Traced(NamedTuple):
+    """What happened on the way to a translation, step by step."""
+
+    actions: np.ndarray  # steps x places: |action| / |state|
+    attention: np.ndarray  # steps x layers x source tokens
+    tokens: np.ndarray  # steps x k: the likeliest
+    probabilities: np.ndarray  # of these
 
 
 def sinusoidal_positions(count: int, dim: int, pad: int) -> np.ndarray:
@@ -184,6 +203,7 @@ class Engine:
             beam=beam,
             nbest=nbest,
             normalize=settings.normalize,
+            base=not settings.actors,
             unk_penalty=settings.unk_penalty,
             length_penalty=settings.length_penalty,
         )
@@ -207,6 +227,29 @@ class Engine:
             ]
             for i, row in enumerate(found_lengths.tolist())
         ]
+
+    def trace(self, source: Sequence[int], target: Sequence[int], actors: bool = True, likeliest: int = 5) -> Traced:
+        """Go over a translation, token by token; source and target end with eos."""
+        layout = self.layout
+        if not 1 <= len(source) <= layout.source_positions or not 1 <= len(target) <= layout.target_positions:
+            raise EngineError(f"a source of {len(source)} tokens, a translation of {len(target)}")
+        if not (min(source) >= 0 and max(source) < layout.source_vocabulary):
+            raise EngineError("a token of the source that is not in the dictionary")
+        if not (min(target) >= 0 and max(target) < layout.vocabulary) or target[-1] != layout.eos:
+            raise EngineError("a translation without its end, or a token that is not in the dictionary")
+        given = [np.array(tokens, dtype=np.int32) for tokens in (source, target)]
+        steps, count = len(target), min(likeliest, layout.vocabulary)
+        result = Traced(
+            np.zeros((steps, len(layout.places())), dtype=np.float32),
+            np.zeros((steps, len(layout.attending()), len(source)), dtype=np.float32),
+            np.zeros((steps, count), dtype=np.int32),
+            np.zeros((steps, count), dtype=np.float32),
+        )
+        request = TraceRequest(*map(_at, given), len(source), len(target), count, not actors)
+        results = TraceResults(*map(_at, result), result.actions.shape[1], result.attention.shape[1])
+        if self._library.tg_trace(self._model, ctypes.byref(request), ctypes.byref(results)):
+            raise EngineError("not enough memory for a trace")
+        return result
 
 
 def _at(array: Optional[np.ndarray]) -> Optional[int]:

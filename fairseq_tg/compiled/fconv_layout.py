@@ -86,6 +86,9 @@ class FConvLayout(Layout):
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"decoder.{layer}.actor": (self.decoder_channels[layer], self.embedding) for layer in self.actor_layers}
 
+    def attending(self) -> Tuple[int, ...]:
+        return self.attention_layers
+
     def further_sites(self) -> Dict[str, Tuple[int, int]]:
         channels = self.decoder_channels
         inputs = [channels[0], *channels]

@@ -109,6 +109,21 @@ class Layout(ABC):
         """How the names of those of the decoder's matrices end that are not for every token."""
         return ()
 
+    def places(self) -> List[str]:
+        """All places with an actor, in the order of a step: by layers, and the attention of all layers last."""
+        order = ("self", "conv", "actor", "ffn")
+        last = MOST_LAYERS
+
+        def turn(site: str) -> Tuple[int, int]:
+            layer, part = site.split(".")[1:3]
+            return (int(layer), order.index(part)) if layer.isdecimal() else (last, 0)
+
+        return sorted({**self.actor_sites(), **self.further_sites()}, key=turn)
+
+    @abstractmethod
+    def attending(self) -> Tuple[int, ...]:
+        """The decoder's layers that attend to the source."""
+
     @abstractmethod
     def cached_per_step(self) -> int:
         """How many numbers a search keeps of every hypothesis for every step."""

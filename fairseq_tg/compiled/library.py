@@ -17,13 +17,27 @@ def _structure(kind: Any, names: str) -> List[Tuple[str, Any]]:
 class Request(ctypes.Structure):  # search.h's Request
     _fields_ = [
         *_structure(c_void_p, "tokens lengths limits prefix"),
-        *_structure(c_int32, "batch prefix_length min_length beam nbest normalize"),
+        *_structure(c_int32, "batch prefix_length min_length beam nbest normalize base"),
         *_structure(c_float, "unk_penalty length_penalty"),
     ]
 
 
 class Results(ctypes.Structure):  # search.h's Results
     _fields_ = [*_structure(c_void_p, "tokens lengths scores positional"), ("stride", c_int32)]
+
+
+class TraceRequest(ctypes.Structure):  # trace.h's TraceRequest
+    _fields_ = [
+        *_structure(c_void_p, "source target"),
+        *_structure(c_int32, "source_length target_length likeliest base"),
+    ]
+
+
+class TraceResults(ctypes.Structure):  # trace.h's TraceResults
+    _fields_ = [
+        *_structure(c_void_p, "actions attention tokens probabilities"),
+        *_structure(c_int32, "places layers"),
+    ]
 
 
 class EngineError(RuntimeError):
@@ -37,7 +51,8 @@ SPECIAL = {AVX512: "tg_has_avx512", AVX2: "tg_has_avx2"}
 
 
 def library_path(name: str) -> Path:
-    return Path(__file__).parent / f"{name}{EXTENSION_SUFFIXES[0]}"
+    """Where setup.py puts a library: one for all versions of Python, none of which it knows anything about."""
+    return Path(__file__).parent / f"{name}{EXTENSION_SUFFIXES[-1]}"
 
 
 def build_failure(name: str) -> str:
@@ -68,6 +83,7 @@ def load_library(path: Path) -> ctypes.CDLL:
         ("tg_norm", c_int, [pointer, c_char_p, pointer, pointer, c_int]),
         ("tg_connect", c_char_p, [pointer]),
         ("tg_search", c_int, [pointer, POINTER(Request), c_int, POINTER(Results)]),
+        ("tg_trace", c_int, [pointer, POINTER(TraceRequest), POINTER(TraceResults)]),
     ):
         bound = getattr(library, function)
         bound.restype, bound.argtypes = result, arguments

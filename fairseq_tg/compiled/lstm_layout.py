@@ -69,6 +69,9 @@ class LSTMLayout(Layout):
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"{ATTENTION}.actor": (self.hidden, self.encoder_units)} if self.actor else {}
 
+    def attending(self) -> Tuple[int, ...]:
+        return (0,) if self.attention else ()
+
     def further_sites(self) -> Dict[str, Tuple[int, int]]:
         inputs = {layer: self.hidden + (0 if layer else self.embedding) for layer in self.site_layers}
         return {f"decoder.{layer}.actor": (self.hidden, size) for layer, size in inputs.items()}

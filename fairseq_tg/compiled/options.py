@@ -51,3 +51,13 @@ class Translation(SearchOptions):
         (),
         metavar="NAME=FILE",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    """Of `fairseq-tg explain`."""
+
+    model: str = option("a file that `fairseq-tg compile` made", positional=True)
+    text: str = option("a sentence", positional=True, metavar="TEXT")
+    json: bool = option("print JSON", False)
+    svg: Optional[str] = option("write the picture to this file", None)

@@ -78,6 +78,9 @@ class TransformerLayout(Layout):
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:
         return {f"decoder.{layer}.actor": (self.dim, self.dim) for layer in self.actor_layers}
 
+    def attending(self) -> Tuple[int, ...]:
+        return tuple(range(self.decoder_layers))
+
     def further_sites(self) -> Dict[str, Tuple[int, int]]:
         at = ("self.actor", "ffn.actor")
         return {f"decoder.{layer}.{name}": (self.dim, self.dim) for layer in self.site_layers for name in at}

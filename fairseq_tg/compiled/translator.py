@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 from fairseq_tg.compiled import actor_file, model_file
-from fairseq_tg.compiled.engine import Engine, Found, SearchSettings
+from fairseq_tg.compiled.engine import Engine, Found, SearchSettings, Traced
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.options import SearchOptions
 from fairseq_tg.compiled.text import text_functions
@@ -136,11 +136,12 @@ class Translator:
         sources: Sequence[Sequence[int]],
         beam: Optional[int] = None,
         nbest: Optional[int] = None,
+        actors: bool = True,
         scores: bool = True,
         threads: Optional[int] = None,
         actor: Optional[str] = None,
     ) -> List[List[Found]]:
-        """The best hypotheses of each sentence of a batch of token ids."""
+        """The best hypotheses of each sentence of a batch of token ids; without actors they are the base's."""
         beam = self._beam if beam is None else beam
         nbest = min(self._nbest, beam) if nbest is None else nbest
         self.check_beam(beam, nbest)
@@ -150,10 +151,15 @@ class Translator:
             min_length=min(self._min_len, self.layout.target_positions - 1),
             unk_penalty=self._unk_penalty,
             length_penalty=self._length_penalty,
+            actors=actors,
         )
         return self.engine(actor).search(
             sources, self._limits(sources), settings, threads or self.threads, scores=scores
         )
+
+    def trace(self, source: Sequence[int], target: Sequence[int], actors: bool = True, likeliest: int = 5) -> Traced:
+        """What happens on the way to a translation of token ids."""
+        return self._engine.trace(source, target, actors, likeliest)
 
     def _limits(self, sources: Sequence[Sequence[int]]) -> List[int]:
         most = self.layout.target_positions - 1

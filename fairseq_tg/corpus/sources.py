@@ -17,20 +17,20 @@ from torch import Tensor
 
 from fairseq_tg.corpus.directory import hash_file
 from fairseq_tg.errors import UserError
-from fairseq_tg.segmentations import Segmentations, Word
+from fairseq_tg.segmentations import Segmentations, Splits, Word
 from fairseq_tg.subwords import begins_word, guess_subwords
 
 
 def asks_for_changes(options: Any) -> bool:
     """Whether a task's options ask for changed sources."""
-    return options.source_sampling is not None or options.source_noise != 0
+    return options.source_sampling is not None or options.source_splitting != 0 or options.source_noise != 0
 
 
 def source_changes(task: Any, command: DictConfig) -> SourceChanges:
     """The changes that a command asks for."""
     model = command.bpe.get("sentencepiece_model") if command.bpe else None
-    seed = command.common.seed
-    return SourceChanges(task.source_dictionary, task.cfg.source_sampling, task.cfg.source_noise, model, seed)
+    options = task.cfg.source_sampling, task.cfg.source_noise, model, command.common.seed, task.cfg.source_splitting
+    return SourceChanges(task.source_dictionary, *options)
 
 
 class SourceChanges:
@@ -41,15 +41,24 @@ class SourceChanges:
         sampling: segment words otherwise, with this power of the probabilities; None leaves them as they are.
         noise: the probability with which a word is left out, and that with which it is swapped with the next.
         model: SentencePiece's file, to sample with.
+        splitting: the mean probability with which a subword is split, in half of the sentences.
     """
 
     def __init__(
-        self, dictionary: Any, sampling: Optional[float], noise: float, model: Optional[str], seed: int
+        self,
+        dictionary: Any,
+        sampling: Optional[float],
+        noise: float,
+        model: Optional[str],
+        seed: int,
+        splitting: float = 0.0,
     ) -> None:
         if sampling is not None and not 0 < sampling < float("inf"):
             raise UserError(f"--source-sampling {sampling}: give a number above 0, as 0.5; less changes more")
         if not 0 <= noise < 1:
             raise UserError(f"--source-noise {noise}: give a probability, as 0.1")
+        if not 0 <= splitting <= 0.5:
+            raise UserError(f"--source-splitting {splitting}: give a probability of at most 0.5, as 0.1")
         if sampling is not None and not model:
             raise UserError(
                 "--source-sampling needs the model that the data was made with: "
@@ -59,12 +68,16 @@ class SourceChanges:
         self._subwords = guess_subwords(dictionary.symbols)
         self._segmentations: Optional[Segmentations] = None
         self._noise = noise
+        self._splitting = splitting
+        self._splits = Splits(dictionary.symbols, self._subwords) if splitting else None
         self._seed = seed
         #: What a corpus depends on
         self.record: Dict[str, Any] = {"sampling": sampling, "noise": noise, "seed": seed}
         if sampling is not None and model is not None:
             self._segmentations = Segmentations(model, dictionary.symbols, sampling)
             self.record["model"] = hash_file(Path(model))
+        if splitting:
+            self.record["splitting"] = splitting
         self.longest = float("inf")  # a sentence that would become longer stays as it is
 
     def limit(self, max_positions: Any) -> None:
@@ -87,6 +100,9 @@ class SourceChanges:
             words = disturb(words, self._noise, chance)
         if self._segmentations is not None:
             words = [self._segmentations.sample(word, chance) for word in words]
+        if self._splits is not None and chance.random() < 0.5:
+            rate = 2 * self._splitting * chance.random()
+            words = [self._splits.sample(word, rate, chance) for word in words]
         changed = [token for word in words for token in word] + end
         return tokens.new_tensor(changed) if len(changed) <= max(self.longest, len(ids)) else tokens
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from fairseq_tg.objectives import sentence_bleu
@@ -38,13 +37,3 @@ def choose_examples(
     best = [example(i) for i in order[:each] if gains[i] > 0]
     worst = [example(i) for i in sorted(range(len(gains)), key=lambda i: (gains[i], i))[:each] if gains[i] < 0]
     return best, worst
-
-
-def differing_words(text: str, other: str) -> List[Tuple[str, bool]]:
-    """The words of a text, each with whether it differs from another text."""
-    words = text.split()
-    matcher = SequenceMatcher(None, other.split(), words, autojunk=False)
-    marked = []
-    for kind, _, _, start, end in matcher.get_opcodes():
-        marked += [(word, kind != "equal") for word in words[start:end]]
-    return marked

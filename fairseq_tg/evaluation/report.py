@@ -12,9 +12,10 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 import torch
 
+from fairseq_tg.differences import differing_words
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import translate_all
-from fairseq_tg.evaluation.examples import Example, choose_examples, differing_words
+from fairseq_tg.evaluation.examples import Example, choose_examples
 from fairseq_tg.evaluation.likelihood import token_means, word_likelihood
 from fairseq_tg.evaluation.lineup import Lineup, label_actors
 from fairseq_tg.evaluation.measure import Spread, take_turns

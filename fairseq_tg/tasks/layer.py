@@ -49,6 +49,13 @@ class TGTaskOptions(ListOptions):
             "number is the power of a segmentation's probability, 0.1 to 0.5; less changes more"
         },
     )
+    source_splitting: float = field(
+        default=0.0,
+        metadata={
+            "help": "split subwords of the source into smaller ones of its dictionary, in half of the sentences, with "
+            "this probability in the mean (0.1): when, as for --source-sampling; needs no subword model"
+        },
+    )
     source_noise: float = field(
         default=0.0,
         metadata={
@@ -117,7 +124,10 @@ class TGTask(ListTask):
     def _change_sources(self, split: str) -> None:
         """Have the sources of training data changed in every epoch."""
         if self._command.common_eval.path is not None:
-            raise UserError("--source-sampling and --source-noise are for training and for --kbest-dir: leave them out")
+            raise UserError(
+                "--source-sampling, --source-splitting and --source-noise are for training and --kbest-dir: "
+                "leave them out"
+            )
         if split == self.cfg.train_subset:
             changes = source_changes(self, self._command)
             self.datasets[split] = ChangingSources(self.datasets[split], changes)

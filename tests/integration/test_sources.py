@@ -20,6 +20,7 @@ from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.corpus.sources import ChangingSources, SourceChanges, disturb
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import load_checkpoint
+from fairseq_tg.segmentations import Splits
 from tests.conftest import BASES, IN_PROCESS, TRAIN_BASE, USER_DIR, run
 from tests.integration.corpora import files, lists, pairs, without_command
 
@@ -115,6 +116,32 @@ def test_what_is_not_the_models_stays(pieces):
     assert all(len(changes.apply(sentence, number)) <= len(sentence) for number in range(50))
 
 
+def test_subwords_are_split_into_subwords():
+    dictionary = Dictionary()
+    for piece in ("\u2581abc", "\u2581ab", "\u2581a", "bc", "b", "c", "\u2581xyz"):
+        dictionary.add_symbol(piece)
+    sentence = dictionary.encode_line(
+        "\u2581abc \u2581xyz \u2581abc bc \u2581abc \u2581ab", add_if_not_exist=False
+    ).long()
+    changes = SourceChanges(dictionary, None, 0.0, None, seed=1, splitting=0.25)
+    changed = [changes.apply(sentence, number) for number in range(400)]
+    assert {words(dictionary.string(tokens)) for tokens in changed} == {"abc xyz abcbc abc ab"}
+    longer = sum(len(tokens) > len(sentence) for tokens in changed)
+    assert 100 < longer < 200  # half are not touched, and some of the others by chance not
+    assert all(torch.equal(changes.apply(sentence, number), changed[number]) for number in range(20))
+
+
+def test_marks_of_bpe_stay_where_words_go_on():
+    symbols = ["ab@@", "abc", "a@@", "b@@", "bc", "c", "b"]
+    splits = Splits(symbols, "subword_nmt")
+    found = {splits.sample((0, 1), 0.9, random.Random(number)) for number in range(200)}
+    texts = {" ".join(symbols[i] for i in word) for word in found}
+    assert texts <= {
+        f"{left} {right}" for left in ("ab@@", "a@@ b@@") for right in ("abc", "a@@ bc", "a@@ b@@ c", "ab@@ c")
+    }
+    assert len(texts) > 3
+
+
 def test_noise_leaves_words_out_and_swaps_neighbours():
     sentence = [(word,) for word in range(30)]
     changed = [disturb(sentence, 0.2, random.Random(number)) for number in range(200)]
@@ -202,6 +229,7 @@ def test_sources_change_from_epoch_to_epoch(pieces):
     [
         (["--source-sampling", "0.5"], "--source-sampling needs the model .* --sentencepiece-model FILE"),
         (["--source-sampling", "0"], "--source-sampling 0.0: give a number above 0"),
+        (["--source-splitting", "1"], "--source-splitting 1.0: give a probability of at most 0.5"),
         (["--source-noise", "1.5"], "--source-noise 1.5: give a probability"),
     ],
 )
@@ -212,7 +240,7 @@ def test_bad_changes(pieces, tmp_path, flags, message):
 
 
 def test_changes_are_not_for_translating(pieces, tmp_path):
-    with pytest.raises(UserError, match="--source-sampling and --source-noise are for training and for --kbest-dir"):
+    with pytest.raises(UserError, match="--source-sampling, --source-splitting and --source-noise are for training"):
         run(
             *("fairseq-generate", pieces.data, "--user-dir", USER_DIR, "--task", "tg_translation"),
             *("--path", pieces.base, "--gen-subset", "valid", *pieces.sampled(), *IN_PROCESS),

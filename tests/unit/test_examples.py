@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fairseq_tg.evaluation.examples import choose_examples, differing_words
+from fairseq_tg.differences import differing_words
+from fairseq_tg.evaluation.examples import choose_examples
 
 
 def test_examples_are_the_largest_gains_and_losses() -> None:

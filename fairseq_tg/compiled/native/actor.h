@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "decoder.h"
+#include "trace.h"
 
 namespace tg {
 
@@ -63,8 +64,23 @@ class Acting {
   using Product = std::function<void(const Matrix&, const float*, int, int, float*, int)>;
   explicit Acting(Product product) : mul_(std::move(product)) {}
 
+  bool enabled = true;     // else the model is its base
+  Trace* trace = nullptr;  // of a batch of one row
+
   // For every row r: x[r] += the action on both[r] = [h, e]. `memory` is that of a recurrent actor.
   void act(const Actor& actor, const Rows& rows, const float* both, int ld_both, float* x, int ldx, Memory& memory) {
+    if (!enabled) return;
+    if (trace) before_.assign(x, x + actor.width);
+    add_action(actor, rows, both, ld_both, x, ldx, memory);
+    if (trace) trace->acted(both, before_.data(), x, actor.width);
+  }
+
+ private:
+  Product mul_;
+  std::vector<float> maps_, gates_, factors_, state_, reset_, candidate_, before_;
+
+  void add_action(const Actor& actor, const Rows& rows, const float* both, int ld_both, float* x, int ldx,
+                  Memory& memory) {
     const int m = rows.count(), dim = actor.width;
     take(actor.maps[0], both, ld_both, m, maps_);
     int width = actor.maps[0].outputs();
@@ -86,10 +102,6 @@ class Acting {
       }
     }
   }
-
- private:
-  Product mul_;
-  std::vector<float> maps_, gates_, factors_, state_, reset_, candidate_;
 
   // y = [x U_1, x U_2, ...]
   void take(const Maps& maps, const float* x, int ldx, int m, std::vector<float>& y) {

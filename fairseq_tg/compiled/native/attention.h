@@ -55,8 +55,10 @@ class PackedSentence {
     }
   }
 
-  // m queries, scaled already, ldq apart -> m answers, ldo apart. `room` is made as large as it has to be.
-  void attend(const float* data, const float* q, int ldq, int m, float* out, int ldo, std::vector<float>& room) const {
+  // m queries, scaled already, ldq apart -> m answers, ldo apart. `room` is made as large as it has to be. The first
+  // query's weights, their mean over heads, are added to `seen`.
+  void attend(const float* data, const float* q, int ldq, int m, float* out, int ldo, std::vector<float>& room,
+              float* seen = nullptr) const {
     const int wide = key_panels_ * kPanel, answer = value_panels_ * kPanel;
     room.resize(std::max(room.size(), static_cast<size_t>(m) * (wide + answer)));
     float* weights = room.data();
@@ -65,6 +67,7 @@ class PackedSentence {
       const float* k = data + h * (keys() + values());
       multiply_tiles(q + static_cast<size_t>(h) * head_dim_, ldq, m, k, key_panels_, head_dim_, weights, wide);
       for (int r = 0; r < m; ++r) soften(weights + static_cast<size_t>(r) * wide);
+      for (int t = 0; seen && t < n_; ++t) seen[t] += weights[t] / heads_;
       multiply_tiles(weights, wide, m, k + keys(), value_panels_, n_, answers, answer);
       for (int r = 0; r < m; ++r)
         std::memcpy(out + static_cast<size_t>(r) * ldo + static_cast<size_t>(h) * head_dim_,

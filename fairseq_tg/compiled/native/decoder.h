@@ -47,6 +47,8 @@ struct Rows {
   }
 };
 
+class Acting;
+
 class Decoder {  // of one batch
  public:
   explicit Decoder(int threads) : threads_(threads) {}
@@ -56,6 +58,8 @@ class Decoder {  // of one batch
   // A step of every row: rows x output().cols features, of which the output projection makes logits
   virtual const float* step(const Rows& rows) = 0;
   virtual const Matrix& output() const = 0;
+  // What its actors act with
+  virtual Acting& acting() = 0;
   // logits of some of the rows that `step` gave features of: count x vocabulary
   void project(const float* features, int count, float* logits) {
     mul(output(), features, output().cols, count, logits, output().rows);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fconv.h"
+#include "forced.h"
 #include "lstm.h"
 #include "search.h"
 #include "transformer.h"
@@ -133,7 +134,13 @@ const char* tg_connect(tg::Model* model) {
 int tg_search(const tg::Model* model, const tg::Request* request, int threads, const tg::Results* results) {
   return tg::guarded([&] {
     auto decoder = model->family->decoder(threads);
+    decoder->acting().enabled = !request->base;
     tg::Search(model->words(), *request, *results).run(*decoder);
   });
+}
+
+// What happens on the way to a given translation
+int tg_trace(const tg::Model* model, const tg::TraceRequest* request, const tg::TraceResults* results) {
+  return tg::guarded([&] { tg::trace_translation(*request, *results, *model->family->decoder(1)); });
 }
 }

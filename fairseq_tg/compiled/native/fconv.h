@@ -134,6 +134,7 @@ class FconvDecoder : public Decoder {
     return out_.data();
   }
   const Matrix& output() const override { return *model_.output; }
+  Acting& acting() override { return acting_; }
 
  private:
   const Fconv& model_;
@@ -268,6 +269,7 @@ class FconvDecoder : public Decoder {
       compare(x, keys, channels + 1, n, channels, weights);
       for (int t = 0; t < n; ++t) weights[t] += embedding[t] + keys[static_cast<size_t>(t + 1) * (channels + 1) - 1];
       softmax(weights, n);
+      if (acting_.trace) acting_.trace->attended(weights, n);
       std::memcpy(out, x, channels * sizeof(float));
       map(out, channels, [](V v) { return v * splat(kHalf); });
       mix(weights, row(values_[index], start, channels), channels, n, channels, out);

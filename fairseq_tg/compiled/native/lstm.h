@@ -126,6 +126,7 @@ class LstmDecoder : public Decoder {
     return top_.data();
   }
   const Matrix& output() const override { return *model_.output; }
+  Acting& acting() override { return acting_; }
 
  private:
   const Lstm& model_;
@@ -236,6 +237,7 @@ class LstmDecoder : public Decoder {
       float* out = states_.now(r);
       compare(out + at, keys, 2 * hidden, n, hidden, weights_.data());
       softmax(weights_.data(), n);
+      if (acting_.trace) acting_.trace->attended(weights_.data(), n);
       mix(weights_.data(), keys + hidden, 2 * hidden, n, hidden, out);
       map(out, hidden, [](V v) { return tanh(v); });
       if (model_.actor) {

@@ -11,7 +11,7 @@ struct Request {           // as in engine.py
   const int32_t* lengths;  // of each sentence
   const int32_t* limits;   // most tokens of each translation, its eos not counted
   const int32_t* prefix;   // first tokens of each translation, pad where there is no more; may be null
-  int32_t batch, prefix_length, min_length, beam, nbest, normalize;
+  int32_t batch, prefix_length, min_length, beam, nbest, normalize, base;
   float unk_penalty, length_penalty;
 };
 

@@ -138,6 +138,7 @@ class TransformerDecoder : public Decoder {
     return x_.data();
   }
   const Matrix& output() const override { return *model_.output; }
+  Acting& acting() override { return acting_; }
 
  private:
   const Transformer& model_;
@@ -282,7 +283,7 @@ class TransformerDecoder : public Decoder {
       const int b = rows.sentence[r];
       for (end = r + 1; end < m && rows.sentence[end] == b;) ++end;
       packed(b).attend(cross_[index].data() + places_[b], row(qkv_, r, dim), dim, end - r, row(answer_, r, dim), dim,
-                       room_);
+                       room_, acting_.trace ? acting_.trace->next_attention() : nullptr);
     }
     mul(*layer.cross_out, answer_.data(), dim, m, both_.data() + dim, 2 * dim);
     for (int r = 0; r < m; ++r) {

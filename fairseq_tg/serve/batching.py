@@ -1,0 +1,180 @@
+"""Sentences of many requests, translated together on a few threads.
+
+All of this runs in the event loop, so nothing is locked; only a batch itself is translated on another thread, where the
+engine works without Python's lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Callable, Hashable, List, Optional, Sequence, Sized, Tuple
+
+from fairseq_tg.serve.options import Batching
+from fairseq_tg.serve.refusals import Refusal
+
+#: Sentences looked at for a batch, in batches: more of them are of more equal length
+WINDOW = 4
+#: Fewer are not shared out among idle threads
+LEAST_SHARE = 8
+
+
+class Work:
+    """What to do with a batch; batches are made of sentences whose `key` is the same."""
+
+    key: Hashable
+    cost: int = 1  # of a sentence, in sentences of greedy search
+
+    def run(self, sentences: Sequence[Sized]) -> List[Any]:
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class Order:
+    """The sentences of one request; all that is asked of a sentence is its length."""
+
+    work: Work
+    sentences: Sequence[Sized]
+    waiting: List[int]  # those that no thread has taken
+    since: float
+    done: asyncio.Future
+    results: List[Any]
+    left: int = 0
+    seconds: float = 0.0  # that threads spent on its batches
+
+
+@dataclass
+class Batcher:
+    """Takes orders, and fills batches from all of them in turn."""
+
+    options: Batching
+    observe: Callable[[int, float], None] = lambda size, seconds: None  # of each batch
+    waiting: int = 0  # what sentences cost that no thread has taken
+    _orders: OrderedDict[int, Order] = field(
+        default_factory=OrderedDict
+    )  # with waiting sentences, longest not served first
+    _idle: int = 0
+    _timer: Optional[asyncio.TimerHandle] = None
+    _rate: float = 0.0  # cost a second, of all threads, lately
+
+    def __post_init__(self) -> None:
+        self._idle = self.options.threads
+        self._pool = ThreadPoolExecutor(self.options.threads, thread_name_prefix="translate")
+        self._patience = self.options.patience / 1000
+
+    def check_room(self) -> None:
+        """Refuse a request when the queue is full, with when to come back. The last may be longer than what is left."""
+        if self.waiting >= self.options.queue:
+            wait = math.ceil(self.waiting / self._rate) if self._rate else 1
+            raise Refusal(503, "The server is busy: try again later", {"Retry-After": str(min(max(wait, 1), 60))})
+
+    def order(self, work: Work, sentences: Sequence[Sized]) -> Order:
+        """Have sentences translated: `done` of what comes back is set when all are."""
+        self.check_room()
+        loop = asyncio.get_running_loop()
+        # the shortest last: sentences are taken from the end
+        waiting = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+        order = Order(
+            work, sentences, waiting, loop.time(), loop.create_future(), [None] * len(sentences), len(sentences)
+        )
+        if not sentences:
+            order.done.set_result(None)
+            return order
+        self.waiting += len(sentences) * work.cost
+        self._orders[id(order)] = order
+        self._dispatch()
+        return order
+
+    def cancel(self, order: Order) -> None:
+        """Whoever ordered has gone: what has not begun never will."""
+        if self._orders.pop(id(order), None):
+            self.waiting -= len(order.waiting) * order.work.cost
+            order.waiting.clear()
+        order.done.cancel()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _dispatch(self) -> None:
+        """Give idle threads what there is for them, or wait a little for more."""
+        while self._idle and self._orders:
+            oldest = next(iter(self._orders.values()))
+            loop = asyncio.get_running_loop()
+            ready = oldest.since + self._patience
+            if loop.time() < ready and self.waiting < self.options.batch_size * oldest.work.cost:
+                if self._timer is None:
+                    self._timer = loop.call_at(ready, self._patience_is_over)
+                return
+            self._start(oldest.work, self._take(oldest))
+
+    def _patience_is_over(self) -> None:
+        self._timer = None
+        self._dispatch()
+
+    def _take(self, oldest: Order) -> List[Tuple[Order, int]]:
+        """The next batch: the oldest order's shortest sentence, and others of about its length.
+
+        Orders give a sentence in turn, so that a long document leaves room for everyone's.
+        """
+        key = oldest.work.key
+        alike = [order for order in self._orders.values() if order.work.key == key]
+        window = WINDOW * self.options.batch_size
+        found: List[Tuple[Order, int]] = []
+        depth = 1
+        while len(found) < window and alike:
+            found += [(order, order.waiting[-depth]) for order in alike[: window - len(found)]]
+            depth += 1
+            alike = [order for order in alike if len(order.waiting) >= depth]
+        first = found[0]
+        size = min(self.options.batch_size, max(math.ceil(len(found) / self._idle), LEAST_SHARE))
+        found.sort(key=lambda item: len(item[0].sentences[item[1]]))
+        at = found.index(first)
+        start = max(0, min(at - size // 2, len(found) - size))
+        batch = found[start : start + size]
+        for order, index in batch:
+            order.waiting.remove(index)
+            if order.waiting:
+                self._orders.move_to_end(id(order))  # the next batch is made around another's sentence
+            else:
+                self._orders.pop(id(order), None)
+        self.waiting -= len(batch) * oldest.work.cost
+        return batch
+
+    def _start(self, work: Work, batch: List[Tuple[Order, int]]) -> None:
+        self._idle -= 1
+        sentences = [order.sentences[index] for order, index in batch]
+        future = asyncio.get_running_loop().run_in_executor(self._pool, _timed, work, sentences)
+        future.add_done_callback(lambda done: self._finish(work, batch, done))
+
+    def _finish(
+        self, work: Work, batch: List[Tuple[Order, int]], done: asyncio.Future[Tuple[List[Any], float]]
+    ) -> None:
+        self._idle += 1
+        error = None if done.cancelled() else done.exception()
+        if error is None and not done.cancelled():
+            results, seconds = done.result()
+            self.observe(len(batch), seconds)
+            rate = self.options.threads * len(batch) * work.cost / max(seconds, 1e-6)
+            self._rate += (rate - self._rate) * (0.05 if self._rate else 1.0)
+            for (order, index), result in zip(batch, results):
+                order.results[index] = result
+                order.left -= 1
+            for order in {id(order): order for order, _ in batch}.values():
+                order.seconds += seconds
+                if not order.left and not order.done.done():
+                    order.done.set_result(None)
+        else:
+            for order, _ in batch:
+                if not order.done.done():
+                    order.done.set_exception(error or asyncio.CancelledError())
+                self.cancel(order)
+        self._dispatch()
+
+
+def _timed(work: Work, sentences: Sequence[Sized]) -> Tuple[List[Any], float]:
+    started = time.perf_counter()
+    return work.run(sentences), time.perf_counter() - started

@@ -1,0 +1,75 @@
+"""The body of a request, within its limits of size and time."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Dict, Optional, Type
+
+from starlette.formparsers import MultiPartException
+from starlette.requests import ClientDisconnect, Request
+
+from fairseq_tg.serve.forms import Fields, parse_fields, unix_lines
+from fairseq_tg.serve.options import Limits
+from fairseq_tg.serve.refusals import Refusal, invalid
+
+
+class ClientGone(Exception):
+    """Nobody is there for an answer."""
+
+
+class Deadline:
+    """Ends what is inside it with a refusal when the time is over. (asyncio.timeout came with Python 3.11.)"""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._late = seconds, False
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._expire)
+
+    def _expire(self) -> None:
+        self._late = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self._timer.cancel()
+        if self._late and kind is asyncio.CancelledError:
+            raise Refusal(400, "Invalid request: it took too long to arrive", {"Connection": "close"}) from None
+
+
+async def read_fields(request: Request, limits: Limits) -> Fields:
+    """The fields of a request, from JSON or a form of either kind."""
+    body = await _read_body(request, limits)
+    kind = request.headers.get("content-type", "")
+    if not kind.strip().lower().startswith("multipart/form-data"):
+        return parse_fields(body, kind)
+
+    async def again() -> Dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    try:
+        form = await Request(request.scope, again).form(max_files=0, max_fields=100, max_part_size=limits.max_bytes)
+    except (MultiPartException, ValueError, KeyError, AssertionError):
+        raise invalid("the form cannot be read") from None
+    return unix_lines({name: value for name, value in form.items()})
+
+
+async def _read_body(request: Request, limits: Limits) -> bytes:
+    too_large = Refusal(413, f"Invalid request: more than {limits.max_bytes} bytes", {"Connection": "close"})
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > limits.max_bytes:
+        raise too_large
+    body = b""
+    try:
+        with Deadline(limits.body_timeout):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limits.max_bytes:
+                    raise too_large
+    except ClientDisconnect:
+        raise ClientGone from None
+    return body

@@ -1,0 +1,277 @@
+"""fairseq-tg serve as clients see it: curl, LibreTranslate's own client, and what goes wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Tuple
+from urllib.error import HTTPError
+
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from fairseq_tg.compiled import Translator
+from fairseq_tg.compiled.compile import compile_model
+from fairseq_tg.compiled.explain import explain
+from fairseq_tg.compiled.options import Compilation
+from tests.conftest import Workspace, stir
+
+#: A Python that has neither fairseq nor torch
+CODE = "import sys; sys.modules.update(dict.fromkeys(['fairseq', 'torch'])); from fairseq_tg.cli import main; main()"
+TEXT = "w1 w2 w3. W4 w5!\n\nw6"
+
+
+class Server:
+    """The command, on a port of its own."""
+
+    def __init__(self, *flags: Any) -> None:
+        command = [sys.executable, "-c", CODE, "serve", *map(str, flags), "--port", "0"]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        found = re.fullmatch(r"fairseq_tg: serving (.*) on (http://127\.0\.0\.1:(\d+))\n", line)
+        assert found, line + self.process.stderr.read()
+        self.url, self.port = found.group(2), int(found.group(3))
+
+    def ask(self, path: str, fields: Any = None, **more: str) -> Tuple[int, Any, Dict[str, str]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        body = None if fields is None else fields if isinstance(fields, bytes) else json.dumps(fields).encode()
+        headers = {"Content-Type": "application/json", **more}
+        connection.request("GET" if body is None else "POST", path, body, headers)
+        answer = connection.getresponse()
+        content = answer.read().decode()
+        connection.close()
+        is_json = answer.headers["Content-Type"].startswith("application/json")
+        return answer.status, json.loads(content) if is_json else content, dict(answer.headers.items())
+
+    def translate(self, q: Any, **more: Any) -> Any:
+        status, answer, _ = self.ask("/translate", {"q": q, "source": "xx", "target": "yy", **more})
+        assert status == 200, answer
+        return answer
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def model(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("served") / "model.tg"
+    actors = stir(workspace.actor_model("transformer"), 2.0)
+    compile_model(actors, workspace.task(), Compilation("", str(path)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[Server]:
+    running = Server(model, "--threads", 2, "--cors", "https://a.example")
+    yield running
+    assert running.stop() == 0
+    assert running.process.stderr is not None and running.process.stderr.read() == ""  # nothing was logged
+
+
+@pytest.fixture(scope="module")
+def translator(model: Path) -> Translator:
+    return Translator.load(str(model))
+
+
+def offline(translator: Translator, text: str, **options: Any) -> str:
+    return translator.decode(translator.search([translator.encode(text)], **options)[0][0].tokens)
+
+
+def test_libretranslates_own_client(server: Server, translator: Translator) -> None:
+    client = LibreTranslateAPI(server.url)
+    assert client.translate("w1 w2", "xx", "yy") == offline(translator, "w1 w2")
+    assert client.languages() == [
+        {"code": "xx", "name": "xx", "targets": ["yy"]},
+        {"code": "yy", "name": "yy", "targets": []},
+    ]
+    assert client.detect("w1") == [{"confidence": 100.0, "language": "xx"}]
+    with pytest.raises(HTTPError) as error:
+        client.translate("w1", "zz", "yy")
+    assert error.value.code == 400 and json.loads(error.value.read()) == {"error": "zz is not supported"}
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.parametrize("flag", ["-d", "-F"])
+def test_curl(server: Server, translator: Translator, flag: str) -> None:
+    fields = [part for field in ("q=w1 w2", "source=auto", "target=yy", "alternatives=2") for part in (flag, field)]
+    done = subprocess.run(["curl", "-sS", *fields, f"{server.url}/translate"], capture_output=True, text=True)
+    answer = json.loads(done.stdout)
+    assert answer["translatedText"] == offline(translator, "w1 w2", beam=3)
+    assert answer["detectedLanguage"] == {"confidence": 100.0, "language": "xx"}
+    assert answer["alternatives"] and answer["translatedText"] not in answer["alternatives"]
+
+
+def test_texts_keep_their_lines_and_their_order(server: Server, translator: Translator) -> None:
+    parts = [offline(translator, part) for part in ("w1 w2 w3.", "W4 w5!", "w6")]
+    expected = f"{parts[0]} {parts[1]}\n\n{parts[2]}"
+    assert server.translate(TEXT) == {"translatedText": expected}
+    assert server.translate([TEXT, "", "w6"])["translatedText"] == [expected, "", parts[2]]
+    page = server.translate("<p>w1 w2 w3.</p> <b>w6</b>", format="html")["translatedText"]
+    assert page == f"<p>{parts[0]}</p> <b>{parts[2]}</b>"
+
+
+def test_more_fields_on_request(server: Server, translator: Translator) -> None:
+    expected = explain(translator, "w1 w2 w8")
+    for name, beam, actor in (("greedy", 1, False), ("beam 4", 4, False), ("tg", 1, True), ("tg + beam 4", 4, True)):
+        found = server.translate("w1 w2 w8", beam=beam, actor=actor, scores=True, tokens=True)
+        theirs = expected.translations[name]
+        assert set(found) == {"translatedText", "scores", "tokens"}
+        assert (found["translatedText"], found["tokens"]) == (theirs.text, [theirs.tokens])
+        assert found["scores"] == pytest.approx([theirs.score])
+    found = server.translate(["w1 w2 w8"], actions=True)
+    assert found["actions"] == json.loads(json.dumps([[expected.to_json()["actions"]]]))
+
+
+BAD = {
+    "/translate": [
+        (b"", 400),
+        (b'{"q": "w1"}', 400),
+        (b"q=%ff&source=xx&target=yy", 400),
+        (b"[]", 400),
+        (b"x" * 200_000, 413),
+        (json.dumps({"q": "w1. " * 500, "source": "xx", "target": "yy"}).encode(), 200),
+        (json.dumps({"q": "w1\n" * 1000, "source": "xx", "target": "yy"}).encode(), 413),
+        (json.dumps({"q": "w" * 6000, "source": "xx", "target": "yy"}).encode(), 413),
+        (json.dumps({"q": "w1", "source": "yy", "target": "xx"}).encode(), 400),
+    ],
+    "/detect": [(b"{}", 400)],
+}
+
+
+@pytest.mark.parametrize("path, body, status", [(path, *case) for path, cases in BAD.items() for case in cases])
+def test_bad_requests_are_told_why(server: Server, path: str, body: bytes, status: int) -> None:
+    found, answer, _ = server.ask(path, body)
+    assert found == status
+    assert status == 200 or (set(answer) == {"error"} and "/" not in answer["error"])
+
+
+def test_other_paths_and_methods(server: Server) -> None:
+    assert server.ask("/nothing")[:2] == (404, {"error": "Not Found"})
+    assert server.ask("/translate")[:2] == (405, {"error": "Method Not Allowed"})
+    assert server.ask("/health")[:2] == (200, {"status": "ok"})
+    assert server.ask("/spec")[1]["openapi"].startswith("3.")
+    assert 'tg_requests_total{path="/health",status="200"}' in server.ask("/metrics")[1]
+
+
+def test_headers_protect_the_page(server: Server) -> None:
+    status, page, headers = server.ask("/")
+    assert status == 200 and "<h1>" in page
+    headers = {name.lower(): value for name, value in headers.items()}
+    assert "script-src 'sha256-" in headers["content-security-policy"] and headers["x-frame-options"] == "DENY"
+    assert headers["x-content-type-options"] == "nosniff" and "server" not in headers
+    for origin, allowed in (("https://a.example", "https://a.example"), ("https://b.example", None)):
+        assert server.ask("/languages", Origin=origin)[2].get("access-control-allow-origin") == allowed
+
+
+def test_requests_together_are_not_mixed_up(server: Server, translator: Translator) -> None:
+    texts = [" ".join(f"w{(n * k) % 9}" for k in range(1, 2 + n % 7)) for n in range(60)]
+    expected = [offline(translator, text) for text in texts]
+    found: List[Any] = [None] * len(texts)
+
+    def ask(n: int) -> None:
+        found[n] = server.translate(texts[n])["translatedText"]
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+def test_clients_that_go_or_dawdle_do_no_harm(server: Server) -> None:
+    request = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 400\r\n\r\n{"
+    dawdling = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
+    for number, connection in enumerate(dawdling):
+        connection.sendall(request if number % 2 else request[:20])
+    body = json.dumps({"q": "w1. " * 100, "source": "xx", "target": "yy", "beam": 8}).encode()
+    for _ in range(10):
+        with socket.create_connection(("127.0.0.1", server.port)) as gone:
+            gone.sendall(request.replace(b"400\r\n\r\n{", b"%d\r\n\r\n" % len(body)) + body)
+    assert server.translate("w1")["translatedText"]
+    for connection in dawdling:
+        connection.close()
+    deadline = time.monotonic() + 10
+    while "tg_waiting_sentences 0.0" not in server.ask("/metrics")[1] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert "tg_waiting_sentences 0.0" in server.ask("/metrics")[1]
+
+
+def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp_path: Path) -> None:
+    """One server for all of it, because each takes a second to start."""
+    path, keys = tmp_path / "model.tg", tmp_path / "keys"
+    shutil.copy(model, path)
+    keys.write_text(hashlib.sha256(b"key").hexdigest())
+    flags = ["--api-keys", keys, "--requests-per-minute", 6, "--no-page", "--no-metrics", "--body-timeout", 0.3]
+    server = Server(path, *flags)
+    fields = {"q": [f"w{n} w{n % 5}" for n in range(9)], "source": "xx", "target": "yy"}
+    assert server.ask("/translate", fields)[:2] == (
+        403,
+        {"error": "Please contact the server operator to get an API key"},
+    )
+    assert server.ask("/translate", {**fields, "api_key": "no"})[:2] == (403, {"error": "Invalid API key"})
+    first = server.ask("/translate", {**fields, "api_key": "key"})[1]
+    assert server.ask("/")[0] == server.ask("/metrics")[0] == server.ask("/settings")[0] == 404
+
+    compile_model(workspace.base_model("transformer"), workspace.task(), Compilation("", str(path)))
+    server.process.send_signal(signal.SIGHUP)
+    assert server.process.stderr is not None
+    assert server.process.stderr.readline() == "fairseq_tg: the models are read again\n"
+    second = server.ask("/translate", {**fields, "api_key": "key"})[1]
+    base = Translator.load(str(path))
+    assert second == {"translatedText": [offline(base, text) for text in fields["q"]]} != first
+    path.write_bytes(b"nothing")
+    server.process.send_signal(signal.SIGHUP)
+    assert "the models from before stay in use" in server.process.stderr.readline()
+    assert server.ask("/translate", {**fields, "api_key": "key"})[1] == second
+
+    slow = socket.create_connection(("127.0.0.1", server.port))
+    slow.sendall(b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nq")
+    assert b" 400 " in slow.recv(1000).splitlines()[0]
+    slow.close()
+    status, answer, headers = server.ask("/translate", {**fields, "api_key": "key"})
+    assert status == 429 and "retry-after" in headers and answer == {"error": "Slowdown: 6 per 1 minute"}
+    assert server.ask("/health")[0] == 200
+    assert server.stop() == 0 and server.process.stderr.read() == ""
+
+
+def test_what_is_under_way_is_answered_before_the_end(model: Path) -> None:
+    server = Server(model)
+    found: List[Any] = []
+    long = "\n".join(f"w{n % 9} w{n % 7} w{n % 5}" for n in range(100))
+    thread = threading.Thread(target=lambda: found.append(server.translate(long, beam=8)))
+    thread.start()
+    deadline = time.monotonic() + 10
+    while "tg_waiting_sentences 0.0" in server.ask("/metrics")[1] and not found and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert server.stop() == 0
+    thread.join(20)
+    assert found and found[0]["translatedText"].count("\n") == 99
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["none.tg"], "no compiled model at 'none.tg'"),
+        (["{model}", "{model}"], "two models translate xx-yy"),
+        (["{model}", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 0"),
+        (["{model}", "--api-keys", "none"], "cannot read the API keys 'none'"),
+        (["{model}", "--patience", "-1"], "give a number from 0 to 1000"),
+    ],
+)
+def test_bad_flags_end_in_one_line(model: Path, tmp_path: Path, flags: List[str], message: str) -> None:
+    command = [sys.executable, "-c", CODE, "serve", *(flag.format(model=model) for flag in flags), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=30)
+    assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1

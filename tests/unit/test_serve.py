@@ -1,0 +1,264 @@
+"""The parts of the service that need no server."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from pathlib import Path
+from typing import Any, List, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.serve.batching import Batcher, Work
+from fairseq_tg.serve.drafts import Draft
+from fairseq_tg.serve.forms import parse_fields, read_translation
+from fairseq_tg.serve.keys import Keys
+from fairseq_tg.serve.options import Batching, Limits
+from fairseq_tg.serve.page import read_page
+from fairseq_tg.serve.rates import MOST_ADDRESSES, Rates
+from fairseq_tg.serve.refusals import Refusal
+from fairseq_tg.serve.sentences import halves, split_text
+
+# Sentences and HTML
+
+
+def sentences(text: str) -> List[str]:
+    return [piece for piece, is_sentence in split_text(text) if is_sentence]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("Ein Hund läuft. Zwei Hunde laufen.", ["Ein Hund läuft.", "Zwei Hunde laufen."]),
+        ("Wie? So! Ach …  Gut.", ["Wie?", "So!", "Ach …", "Gut."]),
+        ('Er sagte: "Ja." Dann ging er.', ['Er sagte: "Ja."', "Dann ging er."]),
+        ("Am 3. Mai kam Dr. Meier.", ["Am 3. Mai kam Dr. Meier."]),
+        ("J. R. Ewing kam z.B. Montag.", ["J. R. Ewing kam z.B. Montag."]),
+        ("Es kostet 1.50 Euro. das ist klein.", ["Es kostet 1.50 Euro. das ist klein."]),
+        ("你好。我是。", ["你好。", "我是。"]),
+        ("eins\r\n\n  zwei \n", ["eins", "zwei"]),
+        ("", []),
+    ],
+)
+def test_sentences(text: str, expected: List[str]) -> None:
+    assert sentences(text) == expected
+
+
+@given(st.text(alphabet="aB1. !?\n\t\"'\u2028<>&/x-=", max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_nothing_of_a_text_is_lost(text: str) -> None:
+    assert "".join(piece for piece, _ in split_text(text)) == text
+    draft = Draft.of(text, html=False)
+    assert draft.fill(draft.sentences.__getitem__) == text
+
+
+@given(st.text(alphabet="aB<>&;/!-\"'= ?", max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_no_html_breaks_it(page: str) -> None:
+    draft = Draft.of(page, html=True)
+    again = Draft.of(draft.fill(draft.sentences.__getitem__), html=True)
+    assert again.sentences == draft.sentences
+
+
+def test_tags_are_kept() -> None:
+    page = (
+        '<p class="a>b">Ein &lt; Hund<br> und</p><!-- Nein > Nein --><script>if (a < b) "x"</script>'
+        "<code>Ein Hund</code> <i translate=no>Ein <b>Hund</b></i>zwei <img alt='x'>\n<b class='notranslate'>n</b>"
+    )
+    draft = Draft.of(page, html=True)
+    assert draft.sentences == ["Ein < Hund", "und", "zwei"]
+    assert draft.fill(["A & B", "and", "two"].__getitem__) == (
+        page.replace("Ein &lt; Hund<br> und", "A &amp; B<br> and").replace("zwei", "two")
+    )
+
+
+def test_a_sentence_that_is_too_long_is_cut_at_a_space() -> None:
+    assert halves("aaaa bb cccc") == ("aaaa bb", " cccc")
+    assert halves("aaaaaa") == ("aaa", "aaa")
+
+
+# Fields
+
+
+@pytest.mark.parametrize(
+    "body, message",
+    [
+        (b"{", "Invalid JSON format"),
+        (b"[" * 100_000, "Invalid JSON format"),
+        (b"[1]", "Invalid JSON format"),
+        (b'{"source": "a", "target": "b"}', "missing q parameter"),
+        (b'{"q": ["a", 1], "source": "a", "target": "b"}', "q parameter is neither"),
+        (b'{"q": "\\ud800", "source": "a", "target": "b"}', "q parameter is not UTF-8"),
+        (b'{"q": "a", "target": "b"}', "missing source parameter"),
+        (b'{"q": "a", "source": "a", "target": 1}', "target parameter is not a language code"),
+        (b'{"q": "a", "source": "a", "target": "b", "format": "pdf"}', "pdf format is not supported"),
+        (b'{"q": "a", "source": "a", "target": "b", "beam": 9}', "beam parameter must be <= 8"),
+        (b'{"q": "a", "source": "a", "target": "b", "beam": 1e999}', "beam parameter is not a number"),
+        (b'{"q": "a", "source": "a", "target": "b", "alternatives": -1}', "alternatives parameter must be >= 0"),
+        (b'{"q": "a", "source": "a", "target": "b", "alternatives": [1]}', "alternatives parameter is not a number"),
+        (b'{"q": "a", "source": "a", "target": "b", "scores": "maybe"}', "scores parameter is neither true nor false"),
+        (b'{"q": "12345678901", "source": "a", "target": "b"}', r"request \(11\) exceeds text limit \(10\)"),
+        (b'{"q": ["a", "a", "a"], "source": "a", "target": "b"}', r"request \(3\) exceeds text limit \(2\)"),
+    ],
+)
+def test_bad_fields_are_refused(body: bytes, message: str) -> None:
+    with pytest.raises(Refusal, match=message) as refusal:
+        read_translation(parse_fields(body, "application/json"), Limits(max_characters=10, max_texts=2), 1)
+    assert refusal.value.status == (413 if "exceeds" in message else 400)
+
+
+def test_a_form_and_json_say_the_same() -> None:
+    form = parse_fields(
+        b"q=a%0D%0Ab&source=auto&target=en&alternatives=2&scores=1", "application/x-www-form-urlencoded"
+    )
+    json = {"q": "a\nb", "source": "auto", "target": "en", "alternatives": 2.0, "scores": True, "beam": None}
+    assert read_translation(form, Limits(), 1) == read_translation(json, Limits(), 1)
+    assert read_translation(json, Limits(), 1).beam == 3  # which three hypotheses need
+
+
+# Keys, rates and the page
+
+
+def test_keys(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# ours\n\n{hashlib.sha256(b'right').hexdigest()}  -\n")
+    keys = Keys(str(path))
+    keys.check("right")
+    for key, message in ((None, "contact"), ("", "contact"), ("wrong", "Invalid API key"), (["right"], "Invalid")):
+        with pytest.raises(Refusal, match=message) as refusal:
+            keys.check(key)
+        assert refusal.value.status == 403
+    assert "right" not in repr(vars(keys))
+    Keys(None).check(None)
+
+
+@pytest.mark.parametrize(
+    "content, message", [("secret\n", "line 1 of .* SHA-256"), ("# none\n", "there are no API keys")]
+)
+def test_bad_keys_end_in_one_line(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "keys").write_text(content)
+    with pytest.raises(UserError, match=message) as error:
+        Keys(str(tmp_path / "keys"))
+    assert "secret" not in str(error.value)
+    with pytest.raises(UserError, match="cannot read the API keys"):
+        Keys(str(tmp_path / "none"))
+
+
+def test_rates() -> None:
+    now = [0.0]
+    rates = Rates(2, lambda: now[0])
+    for _ in range(2):
+        rates.check("1.2.3.4")
+    with pytest.raises(Refusal) as refusal:
+        rates.check("1.2.3.4")
+    assert refusal.value.status == 429 and refusal.value.headers == {"Retry-After": "30"}
+    rates.check("1.2.3.5")
+    now[0] = 30.0
+    rates.check("1.2.3.4")
+    for last in "12":
+        rates.check(f"2001:db8::{last}")
+    with pytest.raises(Refusal):
+        rates.check("2001:db8::3")  # of the same customer
+    for number in range(MOST_ADDRESSES + 10):
+        rates.check(f"host{number}")
+    assert len(rates._buckets) == MOST_ADDRESSES
+    Rates(0).check("1.2.3.4")
+
+
+def test_the_page_has_nothing_from_elsewhere() -> None:
+    page, headers = read_page()
+    text = page.decode()
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert text.count("<script>") == text.count("<style>") == 1 and "innerHTML" not in text
+    for source in ("http:", "https:", "//cdn", "@import", "url("):
+        assert source not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+# Batches
+
+
+class Slow(Work):
+    """Notes its batches and takes a while for each."""
+
+    def __init__(self, key: str = "", seconds: float = 0.02) -> None:
+        self.key, self.seconds = key, seconds
+        self.batches: List[Sequence[Any]] = []
+
+    def run(self, sentences: Sequence[Any]) -> List[Any]:
+        self.batches.append(list(sentences))
+        time.sleep(self.seconds)
+        if "bad" in sentences:
+            raise RuntimeError("bad")
+        return [sentence.upper() for sentence in sentences]
+
+
+def run_batches(scenario: Any, **options: Any) -> None:
+    async def run() -> None:
+        batcher = Batcher(Batching(**{"threads": 1, "batch_size": 4, **options}))
+        await asyncio.wait_for(scenario(batcher), 20)
+        assert batcher.waiting == 0 and not batcher._orders
+        batcher.close()
+
+    asyncio.run(run())
+
+
+def test_what_arrives_together_is_translated_together() -> None:
+    work, other = Slow(), Slow("other")
+
+    async def scenario(batcher: Batcher) -> None:
+        orders = [batcher.order(work, [name]) for name in ("a", "b", "c")] + [batcher.order(other, ["d"])]
+        await asyncio.gather(*(order.done for order in orders))
+        assert [order.results for order in orders] == [["A"], ["B"], ["C"], ["D"]]
+        empty = batcher.order(work, [])
+        await empty.done
+
+    run_batches(scenario)
+    assert sorted(map(sorted, work.batches + other.batches)) == [["a", "b", "c"], ["d"]]
+
+
+def test_a_long_document_does_not_hold_up_a_short_one() -> None:
+    work = Slow()
+
+    async def scenario(batcher: Batcher) -> None:
+        document = batcher.order(work, ["x" * (10 + n % 5) for n in range(40)])
+        await asyncio.sleep(0.01)
+        shorts = [batcher.order(work, ["y" * length]) for length in (1, 100)]
+        await asyncio.gather(*(short.done for short in shorts))
+        assert not document.done.done() and len(work.batches) <= 6
+        await document.done
+        assert all(result == "X" * len(result) for result in document.results)
+
+    run_batches(scenario)
+    assert all(len(batch) <= 4 for batch in work.batches)
+
+
+def test_a_full_queue_refuses_at_once_and_gone_clients_make_room() -> None:
+    work = Slow()
+
+    async def scenario(batcher: Batcher) -> None:
+        first = batcher.order(work, ["a"] * 12)
+        await asyncio.sleep(0.01)
+        with pytest.raises(Refusal) as refusal:
+            batcher.order(work, ["b"] * 8)
+        assert refusal.value.status == 503 and int(refusal.value.headers["Retry-After"]) >= 1
+        batcher.cancel(first)
+        second = batcher.order(work, ["b"] * 8)
+        await second.done
+        assert first.done.cancelled()
+
+    run_batches(scenario, queue=8, patience=0.0)
+    assert sum(batch.count("a") for batch in work.batches) <= 4  # one batch had begun
+
+
+def test_a_batch_that_fails_fails_its_own_requests_alone() -> None:
+    async def scenario(batcher: Batcher) -> None:
+        bad, good = batcher.order(Slow("1"), ["bad", "a"]), batcher.order(Slow("2"), ["a"])
+        await good.done
+        with pytest.raises(RuntimeError):
+            await bad.done
+
+    run_batches(scenario)
