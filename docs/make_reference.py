@@ -13,6 +13,8 @@ from fairseq.dataclass import FairseqDataclass
 
 from fairseq_tg.cli import get_parser
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig
+from fairseq_tg.criterions.policy_gradient import ActorPolicyGradientConfig
+from fairseq_tg.criterions.preference import ActorPreferenceConfig
 from fairseq_tg.criterions.risk import ActorRiskConfig
 from fairseq_tg.criterions.trie import ActorTrieConfig
 from fairseq_tg.models.config import ActorConfig
@@ -27,7 +29,12 @@ Made by `python docs/make_reference.py` from the parsers and dataclasses themsel
 The options of model, task and criterion work in fairseq's commands as written here, and in `fairseq-hydra-train`
 as `model.actor_rank=16`, `task.kbest_dir=pseudo-bin`, `criterion.label_smoothing=0.1`.
 """
-LIST_CRITERIA = {"actor_risk": ActorRiskConfig, "actor_trie": ActorTrieConfig}
+OTHER_CRITERIA = {
+    "actor_risk": ActorRiskConfig,
+    "actor_trie": ActorTrieConfig,
+    "actor_preference": ActorPreferenceConfig,
+    "actor_policy_gradient": ActorPolicyGradientConfig,
+}
 Row = Tuple[str, str]
 
 
@@ -110,7 +117,7 @@ def reference() -> str:
     parts += [table(option_rows(TGTaskOptions))]
     parts += ["## Criterion: `--criterion actor_cross_entropy`\n", table(option_rows(ActorCrossEntropyConfig))]
     shared = option_rows(ActorCrossEntropyConfig)
-    for name, config in LIST_CRITERIA.items():
+    for name, config in OTHER_CRITERIA.items():
         parts += [f"## Criterion: `--criterion {name}`\n", "Beside those of `actor_cross_entropy`.\n"]
         parts += [table([row for row in option_rows(config) if row not in shared])]
     return "\n".join(parts)

@@ -103,7 +103,8 @@ def merge(paths: Sequence[str], out: str, data: Optional[str] = None) -> Dict[st
         difference = describe_difference(manifests[0]["recipe"], manifest["recipe"])
         if difference:
             raise UserError(f"'{shard.path}' and '{shards[0].path}' are of different builds: {difference}")
-    origin = {name: manifests[0][name] for name in ("command", "data")}
+    told = ("command", "data", "bases")
+    origin: Dict[str, Any] = {name: manifests[0][name] for name in told if name in manifests[0]}
     if data is not None:
         origin["data"] = os.path.abspath(data)
     if not os.path.isdir(origin["data"]):

@@ -43,6 +43,7 @@ class Sentence:
     chosen: List[int] = field(default_factory=list)
     greedy: Optional[Hypothesis] = None
     skipped: Optional[str] = None
+    kept: Optional[bool] = None  # the list is an earlier model's
     source: Optional[List[int]] = None  # what was translated (no end of sentence), where it is not the data's own
 
     def to_json(self) -> str:
@@ -67,6 +68,7 @@ class Tally:
     rank1_sum: float = 0.0
     chosen_sum: float = 0.0  # of the best chosen hypothesis; of rank 1 where none was
     not_rank1: int = 0
+    kept: int = 0  # lists of an earlier model
     skipped: Dict[str, int] = field(default_factory=dict)  # by reason, without the particulars
 
     def add(self, sentence: Sentence) -> None:
@@ -80,6 +82,7 @@ class Tally:
             self.rank1_sum += sentence.hypotheses[0].objective or 0.0
             self.chosen_sum += sentence.hypotheses[best].objective or 0.0
             self.not_rank1 += best != 0
+            self.kept += sentence.kept is True
 
     def add_tally(self, other: Tally) -> None:
         for name, value in vars(other).items():

@@ -21,6 +21,8 @@ SEARCH_SETTINGS = (
     *("base", "actors", "model_overrides", "fp16", "data_hash", "subset", "languages", "sentences"),
     *("beam", "search", "engine", "text", "source", "dropout"),
 )
+#: In what the model may differ from the one whose lists are refreshed
+MODEL_SETTINGS = ("base", "actors", "model_overrides", "engine")
 
 
 def parse_shard(text: Optional[str]) -> Tuple[int, int]:
@@ -57,17 +59,21 @@ class Build:
         self._pending: Dict[int, Dict[int, Sentence]] = {}  # block -> id -> sentence
         self._left: List[int] = []  # blocks with sentences still to come, in order
         self._reused: Optional[Iterator[Sentence]] = None
+        self._asked: List[int] = []
+        self.refreshes = False  # the lists that are reused are an earlier model's
         self._known: Tuple[int, Dict[int, Sentence]] = (-1, {})  # the block read last
         self._lengths = np.zeros(0)
         self._bar: Optional[tqdm] = None
 
-    def reuse(self, path: str) -> None:
-        """Take k-best lists from a complete corpus instead of decoding."""
+    def reuse(self, path: str, refreshes: bool = False) -> None:
+        """Take k-best lists from a complete corpus instead of decoding; if it is to be refreshed, some of them."""
         source = CorpusDirectory(path)
         manifest = source.manifest
         if manifest is None or not (source.path / KBEST).exists():
             raise UserError(f"'{path}' has no stored k-best lists: build it with --kbest-jsonl")
-        old, new = ({name: r.get(name) for name in SEARCH_SETTINGS} for r in (manifest["recipe"], self.recipe))
+        self.refreshes = refreshes
+        names = [name for name in SEARCH_SETTINGS if not (refreshes and name in MODEL_SETTINGS)]
+        old, new = ({name: r.get(name) for name in names} for r in (manifest["recipe"], self.recipe))
         difference = describe_difference(old, new)
         if difference:
             raise UserError(f"the k-best lists in '{path}' were made with other settings: {difference}")
@@ -121,12 +127,18 @@ class Build:
         return None, False
 
     def left_in_block(self, sentence_id: int) -> List[int]:
-        """The sentences of a sentence's block that have no result yet, in the order they are asked for."""
+        """The sentences of a sentence's block that are to be searched, in the order they are asked for."""
+        if self._reused is not None:
+            return self._asked
         size = self.recipe["block_size"]
         done = self._pending[sentence_id // size]
         first = sentence_id - sentence_id % size
         left = [i for i in range(first, min(first + size, self.recipe["sentences"])) if i not in done]
         return sorted(left, key=lambda i: (self._lengths[i], i))
+
+    def ask(self, sentence_ids: List[int]) -> None:
+        """Say which sentences are searched next, where others have their lists already."""
+        self._asked = sentence_ids
 
     def next_block(self, sentence_id: int) -> List[int]:
         """The sentences of the block after a sentence's that have no result yet, if they have to be searched for."""
@@ -190,8 +202,9 @@ def describe(path: Path, manifest: Dict[str, Any]) -> str:
     """A complete corpus in a line."""
     counts, means = manifest["counts"], manifest["means"]
     skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts["skipped"].items())) or "none"
+    kept = f"{counts['kept']:,} lists of an earlier model; " if counts.get("kept") else ""
     return (
         f"{path}: complete, {counts['pairs']:,} pairs of {counts['source_sentences']:,} source sentences; "
-        f"skipped: {skipped}; mean {manifest['recipe']['objective']} {means['rank 1']:.2f} at rank 1, "
+        f"{kept}skipped: {skipped}; mean {manifest['recipe']['objective']} {means['rank 1']:.2f} at rank 1, "
         f"{means['chosen']:.2f} chosen, another than rank 1 in {means['oracle not rank 1']:.1%}"
     )

@@ -23,7 +23,7 @@ class Row(NamedTuple):
 class Draw(ABC):
     """Makes rows of a list; the first is the best hypothesis by the objective."""
 
-    most: int  # rows of a list
+    most: int  # rows of a list in a batch
 
     @abstractmethod
     def __call__(self, kbest: KBestList, random: np.random.Generator) -> List[Row]: ...
@@ -46,6 +46,16 @@ class Candidates(Draw):
 
     def __call__(self, kbest: KBestList, random: np.random.Generator) -> List[Row]:
         return [Row(rank, kbest.hypotheses[rank]) for rank in draw_ranks(kbest, self.most, random)]
+
+
+@dataclass(frozen=True)
+class Best(Draw):
+    """The best alone, with room in the batch for one row that the criterion adds."""
+
+    most: int = 2
+
+    def __call__(self, kbest: KBestList, random: np.random.Generator) -> List[Row]:
+        return [Row(kbest.best, kbest.hypotheses[kbest.best])]
 
 
 @dataclass(frozen=True)

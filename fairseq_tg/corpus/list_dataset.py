@@ -31,9 +31,9 @@ class ListDataset(FairseqDataset):
         self.seed = seed
         # Shared with the processes that load data, which fairseq keeps from one epoch to the next
         self._epoch = torch.ones(1, dtype=torch.long).share_memory_()
-        self._rows = np.minimum(lists.counts(), draw.most)
         #: S x 2: of the source and of the longest hypothesis, whatever is drawn
         self.sizes = np.stack([self.sources.sizes[lists.sources], lists.longest()], axis=1)
+        self._rows = np.minimum(lists.counts(), draw.most)
 
     def set_epoch(self, epoch: int) -> None:
         self._epoch.fill_(epoch)
@@ -44,7 +44,7 @@ class ListDataset(FairseqDataset):
     def __getitem__(self, index: int) -> Dict[str, Any]:
         kbest = self.lists[index]
         random = np.random.default_rng((self.seed, int(self._epoch), int(index)))
-        rows = self.draw(kbest, random)
+        rows = self.draw(kbest, random)[: self._rows[index]]
         return {
             "id": index,
             "source": self.sources[int(self.lists.sources[index])],
@@ -59,7 +59,7 @@ class ListDataset(FairseqDataset):
         return int(self.num_tokens_vec(np.array([index]))[0])
 
     def num_tokens_vec(self, indices: np.ndarray) -> np.ndarray:
-        """Of the larger side; all rows count."""
+        """Of the larger side; all rows count, each as long as the longest hypothesis."""
         return np.maximum(self.sizes[indices, 0], self._rows[indices] * self.sizes[indices, 1])
 
     def size(self, index: int) -> Tuple[int, int]:
@@ -71,14 +71,15 @@ class ListDataset(FairseqDataset):
         indices = indices[np.argsort(self.sizes[indices, 0], kind="mergesort")]
         return indices[np.argsort(self.num_tokens_vec(indices), kind="mergesort")]
 
-    def check_room(self, max_tokens: int) -> None:
-        """Refuse batches that have no room for all rows of a sentence."""
-        needed = self.num_tokens_vec(np.arange(len(self)))
-        if needed.max() > max_tokens:
+    def fit(self, max_tokens: int) -> None:
+        """Make every sentence fit in a batch: of lists with very long hypotheses, fewer are taken."""
+        alone = self.sizes.max(axis=1)
+        if alone.max() > max_tokens:
             raise UserError(
-                f"--max-tokens {max_tokens} has no room for the hypotheses of list {int(needed.argmax())}: give at "
-                f"least {int(needed.max())}, or let the criterion take fewer hypotheses of a list"
+                f"--max-tokens {max_tokens} has no room for a hypothesis of list {int(alone.argmax())}: give at least "
+                f"{int(alone.max())}"
             )
+        self._rows = np.minimum(self._rows, max_tokens // self.sizes[:, 1])
 
     def collater(self, samples: List[Dict[str, Any]], pad_to_length: Optional[Any] = None) -> Dict[str, Any]:
         """A batch of B sentences and R rows.

@@ -23,6 +23,7 @@ class OracleGenerator:
         search: finds the k-best lists.
         greedy: finds the base's greedy output, for the selections that need it.
         to_text: makes words of dictionary ids; of those of a reference, if its second argument says so.
+        keeps_greedy: the greedy output is kept with the list, whatever the selection needs.
         keeps_sources: what was translated is kept with its list, as it is not what the data has.
     """
 
@@ -37,6 +38,7 @@ class OracleGenerator:
         padding_idx: int,
         eos: int,
         keeps_sources: bool = False,
+        keeps_greedy: bool = False,
     ) -> None:
         self.build = build
         self.search = search
@@ -47,31 +49,47 @@ class OracleGenerator:
         self.padding_idx = padding_idx
         self.eos = eos
         self.keeps_sources = keeps_sources
+        self.needs_greedy = selection.needs_greedy or keeps_greedy
 
     @torch.no_grad()
     def generate(self, models: List[Any], sample: Dict[str, Any], **kwargs: Any) -> List[List[Dict[str, Any]]]:
         ids = sample["id"].tolist()
         known = [self.build.known(i) for i in ids]
-        decode = any(sentence is None for sentence, _ in known)
-        lists = self.search(models, sample) if decode else [s.hypotheses for s, _ in known if s is not None]
-        own = all(own for _, own in known) and not decode
-        greedy: Optional[List[Optional[Hypothesis]]] = None
-        if self.selection.needs_greedy and not own:
+        own = all(own and sentence is not None for sentence, own in known)
+        greedy: List[Optional[Hypothesis]] = [None] * len(ids)
+        if self.needs_greedy and not own:
             greedy = [hypotheses[0] for hypotheses in self.greedy(models, sample)]
+        stored = [sentence for sentence, _ in known]
+        if self.build.refreshes and not own:
+            stored = [s if s is not None and is_same(s.greedy, now) else None for s, now in zip(stored, greedy)]
+        lists = self._find_lists(models, sample, stored)
         outputs = []
         for row, (sentence_id, hypotheses) in enumerate(zip(ids, lists)):
-            stored = known[row][0]
-            if own and stored is not None:
-                sentence = stored
+            earlier = stored[row]
+            if own and earlier is not None:
+                sentence = earlier
             else:
                 target = sample["target"]
                 reference = None if target is None else self.to_text(self._ids(target[row]), True)
-                sentence = self.judge(sentence_id, hypotheses, reference, None if greedy is None else greedy[row])
+                sentence = self.judge(sentence_id, hypotheses, reference, greedy[row])
+                sentence.kept = True if self.build.refreshes and earlier is not None else None
                 if self.keeps_sources:
                     sentence.source = self._ids(sample["net_input"]["src_tokens"][row])[:-1]
             outputs.append([self._as_fairseq(h) for h in _chosen_first(sentence)])
             self.build.add(sentence)
         return outputs
+
+    def _find_lists(
+        self, models: List[Any], sample: Dict[str, Any], stored: List[Optional[Sentence]]
+    ) -> List[List[Hypothesis]]:
+        """The lists that are stored, and of the other sentences those that are found now."""
+        missing = [row for row, sentence in enumerate(stored) if sentence is None]
+        found: List[List[Hypothesis]] = []
+        if missing:
+            self.build.ask([int(sample["id"][row]) for row in missing])
+            found = self.search(models, sample if len(missing) == len(stored) else take_rows(sample, missing))
+        searched = iter(found)
+        return [next(searched) if sentence is None else sentence.hypotheses for sentence in stored]
 
     def judge(
         self, sentence_id: int, hypotheses: List[Hypothesis], reference: Optional[str], greedy: Optional[Hypothesis]
@@ -107,6 +125,19 @@ class OracleGenerator:
 
     def _ids(self, tokens: Tensor) -> List[int]:
         return [token for token in tokens.tolist() if token != self.padding_idx]
+
+
+def is_same(one: Optional[Hypothesis], other: Optional[Hypothesis]) -> bool:
+    """Whether two translations are known and the same."""
+    return one is not None and other is not None and one.tokens == other.tokens
+
+
+def take_rows(sample: Dict[str, Any], rows: List[int]) -> Dict[str, Any]:
+    """Some sentences of a batch."""
+    taken = {name: value[rows] if isinstance(value, Tensor) else value for name, value in sample.items()}
+    inputs = sample["net_input"]
+    taken["net_input"] = {name: value[rows] if isinstance(value, Tensor) else value for name, value in inputs.items()}
+    return taken
 
 
 def _chosen_first(sentence: Sentence) -> List[Hypothesis]:

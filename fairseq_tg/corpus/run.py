@@ -16,7 +16,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.corpus.build import Build, describe, parse_shard
-from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, hash_file
+from fairseq_tg.corpus.directory import KBEST, CorpusDirectory, hash_data, hash_file
 from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search, seeded
 from fairseq_tg.corpus.native_engine import default_engine
 from fairseq_tg.corpus.oracle import OracleGenerator
@@ -24,7 +24,7 @@ from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.corpus.sources import ChangedSources, asks_for_changes, source_changes
 from fairseq_tg.errors import UserError
-from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.text import Words
 
@@ -42,6 +42,11 @@ SEARCH_OPTIONS = (
 #: Options under which the same sentence is not translated the same way twice, or not without its neighbours.
 REFUSED_OPTIONS = {"sampling": False, "prefix_size": 0, "constraints": None}
 SHARD_FLAGS = ("--kbest-shard", "--num-shards", "--shard-id")
+
+
+def asks_for_greedy(options: Any) -> bool:
+    """Whether a task's options ask for greedy translations beside the lists."""
+    return options.kbest_greedy or options.kbest_refresh is not None
 
 
 class CorpusRun:
@@ -82,6 +87,8 @@ class CorpusRun:
             raise UserError(
                 f"--beam {beam} is too large for a dictionary of {vocabulary}: give at most {(vocabulary - 1) // 2}"
             )
+        if self.cfg.kbest_from and self.cfg.kbest_refresh:
+            raise UserError("give --kbest-from or --kbest-refresh, not both")
         if self.cfg.kbest_block < 1:
             raise UserError(f"--kbest-block {self.cfg.kbest_block}: give the number of sentences to commit together")
         if self.cfg.kbest_engine is not None:
@@ -136,7 +143,16 @@ class CorpusRun:
             # None, as in manifests of before there were these
             "source": None if self.changes is None else self.changes.record,
             "dropout": self._dropout(),
+            "greedy": True if asks_for_greedy(self.cfg) else None,
+            "refreshes": self._refreshed_lists(),
         }
+
+    def _refreshed_lists(self) -> Optional[str]:
+        """The hash of the lists that are refreshed."""
+        if not self.cfg.kbest_refresh:
+            return None
+        manifest = CorpusDirectory(self.cfg.kbest_refresh).manifest or {}
+        return manifest.get("files", {}).get(KBEST)
 
     def _dropout(self) -> Optional[Dict[str, Any]]:
         """The base's dropout at search time, if it is on."""
@@ -144,6 +160,11 @@ class CorpusRun:
         if not generation.retain_dropout:
             return None
         return {"modules": _plain(generation.retain_dropout_modules), "seed": self.root.common.seed}
+
+    def _bases(self) -> List[str]:
+        """What actors are trained on that learn from the lists: the models, or the bases of tg models."""
+        paths = utils.split_paths(self.root.common_eval.path)
+        return [fingerprint(split_tensors(load_checkpoint(path)["model"])[0]) for path in paths]
 
     # What fairseq-generate asks the task for
 
@@ -154,7 +175,8 @@ class CorpusRun:
         self._check_dataset(dataset)
         recipe = self.recipe(dataset)
         directory = CorpusDirectory(self.cfg.kbest_dir)
-        directory.begin(recipe, {"command": command_line(sys.argv), "data": os.path.abspath(self.cfg.data)})
+        origin = {"command": command_line(sys.argv), "data": os.path.abspath(self.cfg.data), "bases": self._bases()}
+        directory.begin(recipe, origin)
         directory.lock(*self.shard)
         if directory.complete:
             directory.check_files()
@@ -164,8 +186,8 @@ class CorpusRun:
             print(describe(directory.path, manifest))
             return None
         self.build = Build(directory, recipe, self.shard)
-        if self.cfg.kbest_from:
-            self.build.reuse(self.cfg.kbest_from)
+        if self.cfg.kbest_from or self.cfg.kbest_refresh:
+            self.build.reuse(self.cfg.kbest_from or self.cfg.kbest_refresh, refreshes=not self.cfg.kbest_from)
         skip = find_unusable(dataset, max_positions, max_tokens, self.selection.needs_reference)
         if self.changes is not None:
             self.changes.limit(max_positions)
@@ -226,6 +248,7 @@ class CorpusRun:
             dictionary.pad(),
             dictionary.eos(),
             keeps_sources=self.changes is not None,
+            keeps_greedy=asks_for_greedy(self.cfg),
         )
 
 

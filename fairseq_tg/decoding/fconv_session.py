@@ -105,7 +105,7 @@ class FConvSession(Session):
         if self.positions is not None:
             embedding = embedding + self.positions[self.done]
         self.done += 1
-        x = F.linear(embedding, *self.first)
+        x = self.disturbed(F.linear(embedding, *self.first))
         states = [x]
         for projection, convolution, attention, back in zip(
             self.projections, self.convolutions, self.attentions, decoder.residuals

@@ -44,7 +44,12 @@ class LSTMSession(Session):
         x = torch.cat((F.embedding(tokens, self.embedding), self.feed), dim=1)
         for i, cell in enumerate(decoder.layers):
             hidden, self.cells[i] = torch.lstm_cell(
-                x, (self.hiddens[i], self.cells[i]), cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
+                x,
+                (self.disturbed(self.hiddens[i]), self.cells[i]),
+                cell.weight_ih,
+                cell.weight_hh,
+                cell.bias_ih,
+                cell.bias_hh,
             )
             hidden = self.act_in_layers[i](hidden, hidden, x)
             x = hidden + self.hiddens[i] if decoder.residuals else hidden

@@ -26,8 +26,15 @@ class Session(ABC):
         steps: the most steps there will be.
     """
 
+    #: Noise to put on the decoder's state before a step: see `npad`
+    noise: Optional[Callable[[Tensor], Tensor]] = None
+
     @abstractmethod
     def __init__(self, model: Any, net_input: Dict[str, Tensor], steps: int) -> None: ...
+
+    def disturbed(self, state: Tensor) -> Tensor:
+        """The state with noise, if there is to be any."""
+        return state if self.noise is None else self.noise(state)
 
     @classmethod
     @abstractmethod

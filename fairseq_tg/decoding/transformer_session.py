@@ -102,6 +102,7 @@ class TransformerSession(Session):
             x = x + self.positions[self.done]
         if decoder.layernorm_embedding is not None:
             x = decoder.layernorm_embedding(x)
+        x = self.disturbed(x)
         for layer in self.layers:
             x = layer.step(x)
         self.done += 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -25,12 +26,14 @@ class System:
     """One way to decode one model."""
 
     name: str
-    kind: str  # fairseq, fast, compiled or ctranslate2
+    kind: str  # fairseq, fast, npad, compiled or ctranslate2
     path: str  # the checkpoint, compiled file or converted model
     data: str
     beam: int = 1
     max_len_b: int = 200
     threads: int = 1
+    noise: float = 0.3  # of npad, whose chains are as many as the beam is wide
+    seed: int = 1
 
 
 def build(system: System, load: Optional[Load] = None) -> Translate:
@@ -54,14 +57,19 @@ def build_search(system: System, load: Optional[Load] = None) -> Callable[[Seque
 
     torch.set_num_threads(system.threads)
     model, task = (load or load_model)(system.path, system.data)
+    kinds = {"fast": None, "fairseq": SequenceGenerator}
+    beam = system.beam
+    if system.kind == "npad":
+        from fairseq_tg.decoding.npad import NPADGenerator
+
+        kinds["npad"] = partial(NPADGenerator, chains=beam, noise=system.noise, seed=system.seed)
+        beam = 1
     # With all of fairseq's own options: what is not there is None to older versions of omegaconf, and not a default.
     # Without BeamableMM, which is made for one beam size: a model is shared by searches of several.
-    options = GenerationConfig(beam=system.beam, max_len_b=system.max_len_b, no_beamable_mm=True)
+    options = GenerationConfig(beam=beam, max_len_b=system.max_len_b, no_beamable_mm=True)
     generation = OmegaConf.structured(options)
     model.prepare_for_inference_(OmegaConf.create({"generation": generation}))
-    generator = task.build_generator(
-        [model], generation, seq_gen_cls=None if system.kind == "fast" else SequenceGenerator
-    )
+    generator = task.build_generator([model], generation, seq_gen_cls=kinds[system.kind])
 
     def search(sources: Sequence[Tokens]) -> List[List[Tokens]]:
         sentences = [torch.tensor(source) for source in sources]

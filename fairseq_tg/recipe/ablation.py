@@ -18,14 +18,14 @@ from fairseq_tg.evaluation.subset import read_subset
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.recipe.options import Ablation, Recipe, Training
-from fairseq_tg.recipe.run import build_corpus, check, corpus_hash, open_base
+from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
+from fairseq_tg.recipe.methods import CONT, METHODS, compare_methods
+from fairseq_tg.recipe.options import KINDS, LIST_CRITERIA, Ablation, Recipe, Training
+from fairseq_tg.recipe.run import check, open_base
 from fairseq_tg.recipe.training import count_updates, train
 
 COMPOSITIONS = ("para", "full", "thd", "top1", "comb")
 OBJECTIVES = ("sbleu", "sbleu+2", "meteor", "ter")
-#: The whole base trained on the pseudo corpus; its learning rate is that of fine-tuning
-CONT = Training(actor="", lr=5e-4)
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,22 @@ def cells(recipe: Ablation) -> List[Cell]:
         return [Cell(name, usual, {"selection": name}, original=name == "para") for name in COMPOSITIONS]
     if kind == "objective":
         return [Cell(name, usual, {"objective": name}) for name in OBJECTIVES]
-    raise UserError(f"no ablation '{kind}': there are actor, beam, composition and objective")
+    raise UserError(f"no ablation '{kind}': there are {', '.join(KINDS)}")
 
 
 def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     """Do what is not done of an ablation; gives the scores and a table, which are also written to the directory."""
-    kind, planned = recipe.kind, cells(recipe)
-    unknown = set(recipe.only) - {cell.name for cell in planned}
+    kind = recipe.kind
+    if kind == "composition" and recipe.training.criterion in LIST_CRITERIA:
+        raise UserError(
+            f"--criterion {recipe.training.criterion} learns from whole lists, and `ablate composition` compares "
+            "trainings on what is chosen of them: leave it out"
+        )
+    planned = [] if kind == "method" else cells(recipe)
+    names = METHODS if kind == "method" else [cell.name for cell in planned]
+    unknown = set(recipe.only) - set(names)
     if unknown:
-        raise UserError(f"--only {min(unknown)}: there are {', '.join(cell.name for cell in planned)}")
+        raise UserError(f"--only {min(unknown)}: there are {', '.join(names)}")
     planned = [cell for cell in planned if not recipe.only or cell.name in recipe.only]
     for cell in planned:
         get_objective(cell.corpus.get("objective", recipe.objective))  # one that cannot be had is found now
@@ -76,6 +83,8 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     subset = read_subset(task, recipe.subset, model, recipe.text)
     if subset.references is None:
         raise UserError(f"the split '{recipe.subset}' has no references to score by: give --subset another")
+    if kind == "method":
+        return compare_methods(recipe, base, task, subset, ("greedy", *recipe.only) if recipe.only else METHODS)
     pseudo = out / "pseudo-bin"
     manifest = build_corpus(recipe, task, pseudo)
     updates = count_updates(pseudo, recipe.training)

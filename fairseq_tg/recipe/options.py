@@ -10,6 +10,9 @@ from typing import Optional, Tuple
 from fairseq_tg.arguments import option
 from fairseq_tg.subwords import WordOptions
 
+#: Criteria that learn from k-best lists
+LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
+
 
 @dataclass(frozen=True)
 class Training:
@@ -24,12 +27,24 @@ class Training:
         choices=("attention", "all"),
     )
     actor_site_rank: int = option("rank of the gates that --actor-sites all adds; 0 is full maps", 64)
+    criterion: str = option(
+        "what actors learn: the chosen translations, or more of the k-best lists (docs/training.md)",
+        "actor_cross_entropy",
+        choices=("actor_cross_entropy", *LIST_CRITERIA),
+    )
+    hypotheses: int = option("of a list, for actor_risk and actor_trie; 0 is as many as they take by default", 0)
     lr: float = option("the learning rate at its highest", 5e-3, range=(0, 1))
     label_smoothing: float = option("of the cross-entropy", 0.1, range=(0, 1))
     max_tokens: int = option("of a batch", 2048, least=1)
     epochs: int = option("passes over the corpus", 5, least=1)
     patience: int = option("validations without a gain before it ends", 3, least=1)
     base_dropout: bool = option("keep the base's dropout on", False)
+    source_sampling: Optional[float] = option(
+        "segment sources anew in every epoch with --sentencepiece-model: the power of probabilities",
+        None,
+        range=(0, 10),
+    )
+    source_noise: float = option("leave out and swap words of sources with this probability", 0.0, range=(0, 1))
     seed: int = option("of the actors' first weights and the order of the batches", 1, least=-math.inf)
 
 
@@ -43,6 +58,12 @@ class Recipe:
     workers: int = option("cores to use", lambda: os.cpu_count() or 1, least=1)
     subset: str = option("split to report on", "test")
     beam: int = option("k of the oracle corpus", 35, least=1)
+    rounds: int = option(
+        "how many times lists are made and trained on; from the second on with the actors trained so far, where they "
+        "have changed the greedy translation. The best round by greedy BLEU on valid is kept",
+        1,
+        least=1,
+    )
     objective: str = option("what a translation is chosen by", "sbleu")
     selection: str = option("what is chosen of a k-best list", "top1")
     engine: Optional[str] = option(
@@ -55,13 +76,19 @@ class Recipe:
     )
 
 
+KINDS = ("actor", "beam", "composition", "objective", "method")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ablation(Recipe):
     """Of `fairseq-tg ablate`."""
 
-    kind: str = option("what is varied", choices=("actor", "beam", "composition", "objective"), positional=True)
+    rounds: int = 1  # is not varied
+    kind: str = option("what is varied", choices=KINDS, positional=True)
     out: str = option("directory; the same as for `run` shares its corpus")
     subset: str = option("split to score", "valid")
     hidden: Tuple[int, ...] = option("sizes of the actors that have one; 0 is the state's", (0,), nargs="*")
+    seeds: Tuple[int, ...] = option("of `method`: each is trained, or searched, with all of them", (1, 2, 3), nargs="+")
+    noise: float = option("of `method`: of NPAD, before the first step", 0.3, range=(0, 100))
     beams: Tuple[int, ...] = option("the k to try", (1, 5, 10, 20, 35, 50), nargs="*", least=1)
     only: Tuple[str, ...] = option("some of its rows, as gate or k=10", (), nargs="*", metavar="NAME")

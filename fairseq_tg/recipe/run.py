@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 from fairseq_tg.actors import ACTORS
 from fairseq_tg.corpus.directory import hash_data, hash_file, split_files
@@ -15,12 +13,12 @@ from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.report import make_report
 from fairseq_tg.evaluation.subset import read_subsets
 from fairseq_tg.files import make_directory
-from fairseq_tg.launch.shards import build_locally
 from fairseq_tg.models.base import ActorModel, Base, read_base
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.options import Recipe
+from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
-from fairseq_tg.recipe.training import train
+from fairseq_tg.recipe.training import source_flags
 from fairseq_tg.tasks.loading import load_model
 
 FAMILIES = ("transformer", "lstm", "fconv")
@@ -35,20 +33,7 @@ def run(recipe: Recipe) -> Path:
     out = Path(recipe.out)
     make_directory(out)
 
-    print(f"== 1 of 3: the oracle corpus, {out / 'pseudo-bin'}")
-    manifest = build_corpus(recipe, task, out / "pseudo-bin")
-    print(f"== 2 of 3: {recipe.training.actor} actors, {out / 'actor'}")
-    checkpoint = train(
-        recipe.training,
-        out / "pseudo-bin",
-        recipe.base,
-        record,
-        out / "actor",
-        task,
-        corpus_hash(manifest),
-        recipe.workers,
-        text=recipe.text,
-    )
+    checkpoint = train_in_rounds(recipe, record, task, out)
     print(f"== 3 of 3: the report on {recipe.subset}, {out / 'report'}")
     options = ReportOptions(
         data=recipe.data,
@@ -86,31 +71,9 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     get_objective(recipe.objective)
     get_selection(recipe.selection)
     ACTORS[recipe.training.actor]
+    source_flags(recipe.training, recipe.text)
     for split in ("train", "valid", *splits):
         if not split_files(Path(recipe.data), split, [task.cfg.source_lang, task.cfg.target_lang]):
             raise UserError(
                 f"there is no split '{split}' in '{recipe.data}': the recipe needs train, valid and --subset"
             )
-
-
-def build_corpus(recipe: Recipe, task: Any, directory: Path, **changes: Any) -> Dict[str, Any]:
-    """The oracle corpus, built in as many processes as there are workers, unless it is there."""
-    pair = [task.cfg.source_lang, task.cfg.target_lang]
-    settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
-    flags: List[str] = [recipe.data, "--path", recipe.base, "--gen-subset", "train", "--kbest-dir", str(directory)]
-    for name, value in {**settings, **changes}.items():
-        flags += [f"--{name.replace('_', '-')}", str(value)]
-    flags += ["--kbest-engine", recipe.engine] if recipe.engine is not None else []
-    flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(*pair)]
-    manifest = build_locally(flags, str(directory), recipe.workers)
-    if hash_data(directory, "valid", pair) != hash_data(Path(recipe.data), "valid", pair):  # a training's data is here
-        raise UserError(
-            f"'{directory}' was built with another valid split than that of '{recipe.data}': give another --out, or "
-            "remove it"
-        )
-    return manifest
-
-
-def corpus_hash(manifest: Dict[str, Any]) -> str:
-    """Tells a corpus from any other by the hashes of its files."""
-    return hashlib.sha256(json.dumps(manifest["files"], sort_keys=True).encode()).hexdigest()

@@ -7,18 +7,29 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
+import numpy as np
 from fairseq.models import MODEL_REGISTRY
 from tqdm import tqdm
 
+from fairseq_tg.corpus.directory import hash_file
+from fairseq_tg.corpus.drawing import Best
+from fairseq_tg.corpus.lists import read_lists
+from fairseq_tg.criterions.risk import ActorRiskConfig
+from fairseq_tg.criterions.trie import ActorTrieConfig
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.launch.processes import Command, fairseq, run_all
-from fairseq_tg.recipe.options import Training
+from fairseq_tg.recipe.options import LIST_CRITERIA, Training
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.subwords import WordOptions
 
+#: How many hypotheses of a list criteria take: the option, and its default
+HYPOTHESES = {
+    "actor_risk": ("--candidates", ActorRiskConfig.candidates),
+    "actor_trie": ("--paths", ActorTrieConfig.paths),
+}
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
 
@@ -32,9 +43,11 @@ def training_flags(training: Training, base: str, family: str, updates: int) -> 
     flags += ["--total-num-update", str(updates), "--end-learning-rate", "0"]
     if not training.actor:
         return [*flags, "--criterion", "label_smoothed_cross_entropy", "--finetune-from-model", base]
-    flags += ["--criterion", "actor_cross_entropy", "--arch", f"tg_{family}", "--base-checkpoint", base]
+    flags += ["--criterion", training.criterion, "--arch", f"tg_{family}", "--base-checkpoint", base]
     for name in ("actor", "actor_hidden", "actor_rank", "actor_sites", "actor_site_rank"):
         flags += [f"--{name.replace('_', '-')}", str(getattr(training, name))]
+    if training.hypotheses and training.criterion in HYPOTHESES:
+        flags += [HYPOTHESES[training.criterion][0], str(training.hypotheses)]
     return flags + (["--base-dropout"] if training.base_dropout else [])
 
 
@@ -49,6 +62,8 @@ def train(
     threads: int,
     updates: Optional[int] = None,
     text: Optional[WordOptions] = None,
+    start: Optional[Path] = None,
+    more: Sequence[str] = (),
 ) -> Path:
     """Train and give the best checkpoint by greedy BLEU on the validation set; what is done already is kept.
 
@@ -59,10 +74,16 @@ def train(
         corpus_hash: of the pseudo corpus, which the training depends on.
         updates: instead of as many as the epochs have, to compare corpora of several sizes.
         text: how the data was made of text, which is what validations score.
+        start: a checkpoint whose actors are trained on.
+        more: further flags of fairseq-train, which go before those of the training.
     """
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
     text = text or WordOptions()
     settings.update(updates=updates, **with_contents(text.given()))
+    if start is not None:
+        settings["start"] = hash_file(start)
+    if more:
+        settings["more"] = list(more)
     stage = Stage(directory, settings)
     if stage.is_done():
         return directory / BEST
@@ -70,9 +91,25 @@ def train(
     flags = training_flags(training, base, base_record.family, updates)
     if not training.actor:
         flags += architecture_flags(base_record)
+    elif training.criterion in LIST_CRITERIA:
+        flags += ["--kbest-lists", str(data)]
+    if start is not None:
+        flags += ["--finetune-from-model", str(start)]
+    flags += [*source_flags(training, text), *more]
     with stage.doing([BEST, TRAIN_LOG]):
         _run(data, directory, [*flags, *_validation(text, task, training.patience)], updates, threads)
     return directory / BEST
+
+
+def source_flags(training: Training, text: WordOptions) -> List[str]:
+    """For sources that change in every epoch."""
+    flags = ["--source-noise", str(training.source_noise)] if training.source_noise else []
+    if training.source_sampling is None:
+        return flags
+    if text.sentencepiece_model is None:
+        raise UserError("--source-sampling needs --sentencepiece-model, the model that the data was made with")
+    model = ["--bpe", "sentencepiece", "--sentencepiece-model", text.sentencepiece_model]
+    return [*flags, "--source-sampling", str(training.source_sampling), *model]
 
 
 def _validation(text: WordOptions, task: Any, patience: int) -> List[str]:
@@ -104,7 +141,15 @@ def count_updates(data: Path, training: Training) -> int:
     if len(sides) != 2:
         raise UserError(f"'{data}' has no binarized train split: build the corpus again")
     datasets = [indexed_dataset.make_dataset(str(side), impl="mmap") for side in sides]  # sizes live as long as these
-    tokens = sum(int(max(pair)) for pair in zip(*(dataset.sizes for dataset in datasets)))
+    if training.actor and training.criterion in LIST_CRITERIA:
+        # The corpus' source is the first of its languages, in train.SOURCE-TARGET.*
+        source = datasets[0 if sides[0].name.split(".")[1].startswith(sides[0].suffix[1:] + "-") else 1]
+        lists = read_lists(str(data), eos=0)
+        most = training.hypotheses or HYPOTHESES.get(training.criterion, ("", Best.most))[1]
+        rows = np.minimum(lists.counts(), most) * lists.longest()
+        tokens = int(np.maximum(source.sizes[lists.sources], rows).sum())
+    else:
+        tokens = sum(int(max(pair)) for pair in zip(*(dataset.sizes for dataset in datasets)))
     return max(1, math.ceil(1.03 * tokens / training.max_tokens)) * training.epochs
 
 

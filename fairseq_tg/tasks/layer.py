@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from fairseq_tg.corpus.directory import check_training_split
 from fairseq_tg.corpus.engines import ENGINES
-from fairseq_tg.corpus.run import CorpusRun
+from fairseq_tg.corpus.run import CorpusRun, asks_for_greedy
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
 from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
@@ -81,6 +81,17 @@ class TGTaskOptions(ListOptions):
         default=None,
         metadata={"help": "take the k-best lists from this corpus (built with --kbest-jsonl) instead of decoding"},
     )
+    kbest_greedy: bool = field(
+        default=False,
+        metadata={"help": "also keep the model's greedy translations, with which a later --kbest-refresh compares"},
+    )
+    kbest_refresh: Optional[str] = field(
+        default=None,
+        metadata={
+            "help": "take the k-best lists from this corpus, which an earlier model made (--kbest-jsonl "
+            "--kbest-greedy), and search again where this model's greedy translation is another"
+        },
+    )
     kbest_shard: Optional[str] = field(
         default=None,
         metadata={"help": "build shard I of N, as I/N from 0/N on (default: from Slurm's array variables, or 0/1)"},
@@ -136,6 +147,10 @@ class TGTask(ListTask):
         # With a multiple (8 by default), fairseq drops the last batch of a data set that is no multiple of it: up to 7
         # sentences are not trained on, and of a test set not translated, without a word.
         kwargs["required_batch_size_multiple"] = 1
+        if not kwargs.get("num_workers"):
+            # Without processes for it, fairseq makes batches ahead in a thread. A training that ends within an epoch
+            # leaves it at work, and a thread that is inside torch when the process ends aborts that.
+            kwargs["data_buffer_size"] = 0
         if self.cfg.kbest_dir:
             self._corpus_run = CorpusRun(self, self._command)
             wanted = ("max_positions", "max_tokens", "max_sentences")
@@ -172,6 +187,8 @@ class TGTask(ListTask):
         with open_dict(args):
             plain = {"beam": 1, "nbest": 1, "diverse_beam_groups": -1, "diversity_rate": -1.0}
             greedy_args = OmegaConf.merge(args, plain)
+        if not self.cfg.no_fast_search and not more and is_plain(models, greedy_args, **kwargs):
+            kwargs["seq_gen_cls"] = FastGenerator
         return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
@@ -180,7 +197,7 @@ class TGTask(ListTask):
         return model
 
     def _build_model(self, cfg: Any, from_checkpoint: bool) -> BaseFairseqModel:
-        if self.cfg.kbest_dir and get_selection(self.cfg.selection).needs_greedy:
+        if self.cfg.kbest_dir and (asks_for_greedy(self.cfg) or get_selection(self.cfg.selection).needs_greedy):
             self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
         if self._actor_files and not from_checkpoint:
             raise UserError("--actor-weights is for translating: to train on from actors, use --finetune-from-model")

@@ -15,9 +15,12 @@ from fairseq_tg.corpus.assemble import SPLIT
 from fairseq_tg.corpus.drawing import Draw
 from fairseq_tg.corpus.list_dataset import ListDataset
 from fairseq_tg.corpus.lists import check_lists, join_lists, read_lists
+from fairseq_tg.corpus.sources import ChangingSources
 from fairseq_tg.criterions.lists import ListCriterion
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
+
+KNOWN = "actor_risk, actor_trie or actor_preference"
 
 
 @dataclass
@@ -54,7 +57,7 @@ class ListTask(FairseqTask):
         if learns_from_lists and not self.cfg.kbest_lists:
             raise UserError(f"--criterion {cfg._name} learns from k-best lists: give --kbest-lists their corpus")
         if self.cfg.kbest_lists and not learns_from_lists:
-            raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use actor_risk or actor_trie")
+            raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use {KNOWN}")
         if learns_from_lists and self._base:  # a model without actors is refused by the criterion
             self._draw = criterion.drawn()
             languages = self.cfg.source_lang, self.cfg.target_lang
@@ -83,6 +86,7 @@ class ListTask(FairseqTask):
         self.datasets[split] = ListDataset(pairs, lists, self._draw, self.cfg._get_root().common.seed)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
-        if isinstance(dataset, ListDataset) and kwargs.get("max_tokens"):
-            dataset.check_room(kwargs["max_tokens"])
+        lists = dataset.dataset if isinstance(dataset, ChangingSources) else dataset
+        if isinstance(lists, ListDataset) and kwargs.get("max_tokens"):
+            lists.fit(kwargs["max_tokens"])
         return super().get_batch_iterator(dataset, *args, **kwargs)

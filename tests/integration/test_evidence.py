@@ -288,3 +288,22 @@ def test_ablations(recipe, tmp_path, kind):
     assert len(trained) == len(names)
     run_tg("ablate", *flags)
     assert trained == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("checkpoint_best.pt")}
+
+
+def test_methods(recipe, tmp_path):
+    """Rows are means over seeds; what is trained is trained once for each."""
+    done, flags, _ = recipe
+    shutil.copytree(done / "pseudo-bin", tmp_path / "pseudo-bin")
+    flags = ["method", *(tmp_path if flag == done else flag for flag in flags)]
+    printed = run_tg("ablate", *flags, "--only", "beam 4", "NPAD 4", "--seeds", "1", "2", "--noise", "2")
+    result = json.loads((tmp_path / "ablation-method.json").read_text())
+    assert list(result["values"]) == ["greedy", "beam 4", "NPAD 4, seed 1", "NPAD 4, seed 2"]
+    bleu = sum(result["values"][f"NPAD 4, seed {seed}"]["BLEU"] for seed in (1, 2)) / 2
+    (row,) = [line for line in printed.splitlines() if line.startswith("NPAD 4 ")]
+    assert f" {bleu:.2f} " in row and " of 2 " in row
+    assert all(len(turns) == 3 and min(turns) > 0 for turns in result["tokens_per_second"].values())
+    run_tg("ablate", *flags, "--only", "policy gradient", "--seeds", "5")
+    (trained,) = (tmp_path / "cells").iterdir()
+    assert trained.name == "method-policy-gradient-5"
+    result = json.loads((tmp_path / "ablation-method.json").read_text())
+    assert list(result["values"]) == ["greedy", "policy gradient, seed 5"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fairseq_tg.corpus.drawing import UNCOUNTED, Candidates, TriePaths, draw_ranks
+from fairseq_tg.corpus.drawing import UNCOUNTED, Best, Candidates, TriePaths, draw_ranks
 from fairseq_tg.corpus.list_dataset import ListDataset
 from fairseq_tg.corpus.lists import KBestList, KBestLists, join_lists
 from fairseq_tg.errors import UserError
@@ -45,6 +45,11 @@ def test_candidates_are_the_hypotheses():
     rows = Candidates(3)(some, seeded())
     assert [row.rank for row in rows] == [1, 0, 2]
     assert [row.targets.tolist() for row in rows] == [[6, 2], [5, 4, 2], [2]]
+
+
+def test_the_best_alone():
+    (row,) = Best()(kbest([1, 3, 2], [5, 4], [6], []), seeded())
+    assert row.rank == 1 and row.targets.tolist() == [6, 2]
 
 
 def test_paths_lead_to_the_best_that_is_still_reachable():
@@ -139,10 +144,20 @@ def test_all_rows_count_as_tokens_of_a_batch(dataset):
         rows = len(sample["targets"])
         longest = max(map(len, dataset.lists[index].hypotheses))
         assert dataset.num_tokens(index) == max(len(sample["source"]), rows * longest)
-    needed = max(map(dataset.num_tokens, range(len(dataset))))
-    dataset.check_room(needed)
+
+
+def test_of_lists_with_long_hypotheses_fewer_are_taken(dataset):
+    before = [dataset[index] for index in range(len(dataset))]
+    needed = int(dataset.sizes.max())
+    dataset.fit(2 * needed)
+    for index, whole in enumerate(before):
+        sample = dataset[index]
+        room = 2 * needed // max(map(len, dataset.lists[index].hypotheses))
+        assert len(sample["targets"]) == min(len(whole["targets"]), room)
+        assert dataset.num_tokens(index) <= 2 * needed
+        assert torch.equal(sample["targets"][0], whole["targets"][0])
     with pytest.raises(UserError, match=f"--max-tokens {needed - 1} has no room .* give at least {needed}"):
-        dataset.check_room(needed - 1)
+        dataset.fit(needed - 1)
 
 
 def test_what_is_drawn_depends_on_seed_epoch_and_sentence(dataset):

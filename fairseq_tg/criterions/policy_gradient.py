@@ -1,0 +1,125 @@
+"""actor_policy_gradient: actors that are rewarded for what they say, a baseline that needs no k-best lists."""
+
+# Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Tuple
+
+import torch
+from fairseq import metrics
+from fairseq.criterions import register_criterion
+from fairseq.data import data_utils
+from torch import Tensor, nn
+
+from fairseq_tg.criterions.cross_entropy import (
+    ActorCrossEntropyConfig,
+    ActorCrossEntropyCriterion,
+    check_trains_actors_only,
+)
+from fairseq_tg.errors import UserError
+from fairseq_tg.objectives import get_objective, score_hypothesis
+from fairseq_tg.text import Words
+
+#: By how many tokens an output may be longer than the longest reference of the batch
+LONGER = 5
+
+
+@dataclass
+class ActorPolicyGradientConfig(ActorCrossEntropyConfig):
+    reward: str = field(default="sbleu", metadata={"help": "what translations are rewarded by, as --objective"})
+    reward_scale: float = field(
+        default=0.1, metadata={"help": "times the rewards' difference: 0.1 is for objectives of 0 to 100"}
+    )
+
+
+@register_criterion("actor_policy_gradient", dataclass=ActorPolicyGradientConfig)
+class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
+    r"""REINFORCE with the greedy translation as its baseline (Rennie et al., 2017), for the actors alone.
+
+    For a translation y that is sampled from the model and its greedy one \hat y the loss is
+    -s (O(y) - O(\hat y)) \log p(y). The data are source sentences with references, which O compares with.
+
+    Gu et al. (2017), who taught actors first, used a deterministic policy gradient with a critic that estimates O from
+    the decoder's states: the same aim, with a gradient of less variance and a second network to train.
+    """
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        ignore_prefix_size: int = 0,
+        report_accuracy: bool = False,
+        reward: str = "sbleu",
+        reward_scale: float = 0.1,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if reward_scale <= 0:
+            raise UserError(f"--reward-scale {reward_scale:g}: give a number above 0")
+        self.objective = get_objective(reward)
+        self.scale = reward_scale
+        self.words = Words(task.target_dictionary)
+        self._generators: List[Any] = []  # in a list, since a module here would be trained
+
+    def forward(self, model: nn.Module, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict]:
+        if not model.training:
+            return super().forward(model, sample, reduce)
+        greedy, sampled = self._translate(model, sample["net_input"], sample["target"].size(1) + LONGER)
+        baselines, rewards = self._rewards(greedy, sample), self._rewards(sampled, sample)
+        eos = self.task.target_dictionary.eos()
+
+        def padded(shifted: bool) -> Tensor:
+            return data_utils.collate_tokens(sampled, self.padding_idx, eos, move_eos_to_beginning=shifted)
+
+        target = padded(False)
+        net_output = model(**{**sample["net_input"], "prev_output_tokens": padded(True)})
+        log_probs = model.get_normalized_probs(net_output, log_probs=True)  # type: ignore[operator]
+        picked = log_probs.gather(2, target.unsqueeze(2)).squeeze(2).masked_fill(target.eq(self.padding_idx), 0.0)
+        advantages = self.scale * (rewards - baselines)
+        loss = -(advantages.to(picked) * picked.sum(dim=1)).sum()
+        tokens = int(target.ne(self.padding_idx).sum())
+        sample_size = len(sampled) if self.sentence_avg else tokens
+        logging_output = {
+            "loss": loss.detach(),
+            "nll_loss": -picked.detach().sum(),
+            "ntokens": tokens,
+            "nsentences": len(sampled),
+            "sample_size": sample_size,
+            "greedy_reward": baselines.sum(),
+            "sampled_reward": rewards.sum(),
+        }
+        return loss, sample_size, logging_output
+
+    def _translate(self, model: nn.Module, net_input: Dict[str, Tensor], longest: int) -> List[List[Tensor]]:
+        """What the model says now, greedily and sampled; each ends with the end of sentence."""
+        inner = check_trains_actors_only(model)
+        inner.eval()
+        try:
+            if not self._generators:
+                for options in ({}, {"sampling": True}):
+                    self._generators.append(self.task.build_generator([inner], Namespace(beam=1, **options)))
+            of_source = {name: net_input[name] for name in ("src_tokens", "src_lengths")}
+            found = []
+            for generator in self._generators:
+                generator.max_len_a, generator.max_len_b = 0, longest - 1
+                translations = generator.generate([inner], {"net_input": of_source})
+                found.append([hypotheses[0]["tokens"].to(net_input["src_tokens"]) for hypotheses in translations])
+        finally:
+            inner.train()
+        return found
+
+    def _rewards(self, translations: List[Tensor], sample: Dict[str, Any]) -> Tensor:
+        """The objective of every translation, B."""
+        scores = []
+        for tokens, reference, number in zip(translations, sample["target"], sample["id"].tolist()):
+            text = self.words(reference[reference.ne(self.padding_idx)].tolist(), True)
+            scores.append(score_hypothesis(self.objective, self.words(tokens.tolist()), text, number))
+        return torch.tensor(scores)
+
+    @classmethod
+    def reduce_metrics(cls, logging_outputs: List[Dict[str, Any]]) -> None:
+        super().reduce_metrics(logging_outputs)
+        sentences = sum(log.get("nsentences", 0) for log in logging_outputs)
+        for name in ("greedy_reward", "sampled_reward"):
+            if sentences and all(name in log for log in logging_outputs):
+                metrics.log_scalar(name, sum(log[name] for log in logging_outputs) / sentences, sentences, round=3)

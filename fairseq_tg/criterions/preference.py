@@ -1,0 +1,119 @@
+"""actor_preference: the best hypothesis of a list is to be likelier than what the actor itself says now."""
+
+# Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
+from argparse import Namespace
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Tuple
+
+import torch
+from fairseq.criterions import register_criterion
+from fairseq.data import data_utils
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fairseq_tg.corpus.drawing import Best, Draw
+from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig, check_trains_actors_only
+from fairseq_tg.criterions.lists import ListCriterion, Rows
+from fairseq_tg.errors import UserError
+
+#: By how many tokens the actor's output may be longer than the longest best hypothesis of the batch
+LONGER = 5
+
+
+@dataclass
+class ActorPreferenceConfig(ActorCrossEntropyConfig):
+    preference_beta: float = field(
+        default=0.1, metadata={"help": "times the difference of the log-probabilities, in the preference's sigmoid"}
+    )
+    preference_per_token: bool = field(
+        default=False, metadata={"help": "compare the mean log-probabilities of tokens, not their sums"}
+    )
+    cross_entropy_weight: float = field(
+        default=0.5,
+        metadata={"help": "of the cross-entropy on the best hypothesis; that of the preference is 1 minus this"},
+    )
+
+
+@register_criterion("actor_preference", dataclass=ActorPreferenceConfig)
+class ActorPreferenceCriterion(ListCriterion):
+    r"""Contrastive preference (CPO, Xu et al., 2024) of the best hypothesis w over the actor's own greedy output l:
+
+    -\log \sigma(\beta (\log p(w) - \log p(l))), where l is not w.
+
+    The output is that of the actor as it is at this update. Both parts count as often as w has tokens, so that their
+    weights compare means.
+    """
+
+    logged = ("preference", "differing")
+
+    def __init__(
+        self,
+        task: Any,
+        sentence_avg: bool,
+        label_smoothing: float,
+        ignore_prefix_size: int = 0,
+        report_accuracy: bool = False,
+        preference_beta: float = 0.1,
+        preference_per_token: bool = False,
+        cross_entropy_weight: float = 0.5,
+    ) -> None:
+        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
+        if preference_beta <= 0:
+            raise UserError(f"--preference-beta {preference_beta:g}: give a number above 0")
+        if not 0 <= cross_entropy_weight < 1:
+            raise UserError(f"--cross-entropy-weight {cross_entropy_weight:g}: give a number from 0 to below 1")
+        self.beta = preference_beta
+        self.per_token = preference_per_token
+        self.weight = cross_entropy_weight
+        self._generator: List[Any] = []  # one; in a list, since a module here would be trained
+
+    def drawn(self) -> Draw:
+        return Best()
+
+    def prepared(self, model: nn.Module, sample: Dict[str, Any]) -> Dict[str, Any]:
+        """The batch with the actor's own output beside the best hypothesis, where it is another."""
+        source, target = sample["net_input"]["src_tokens"], sample["target"]
+        best = [row[row.ne(self.padding_idx)] for row in target]
+        said = self._translate(model, sample["net_input"], target.size(1) + LONGER)
+        pairs = [[w] if torch.equal(w, own) else [w, own] for w, own in zip(best, said)]
+        rows = [row for pair in pairs for row in pair]
+        eos = self.task.target_dictionary.eos()
+
+        def padded(shifted: bool) -> Tensor:
+            return data_utils.collate_tokens(rows, self.padding_idx, eos, move_eos_to_beginning=shifted)
+
+        counts = torch.tensor([len(pair) for pair in pairs], device=source.device)
+        net_input = {
+            **sample["net_input"],
+            "prev_output_tokens": padded(True),
+            "rows": torch.repeat_interleave(torch.arange(len(pairs), device=source.device), counts),
+        }
+        return {**sample, "net_input": net_input, "target": padded(False)}
+
+    def _translate(self, model: nn.Module, net_input: Dict[str, Tensor], longest: int) -> List[Tensor]:
+        """What the actor says now, greedily; each ends with the end of sentence."""
+        inner = check_trains_actors_only(model)
+        inner.eval()
+        try:
+            if not self._generator:
+                self._generator.append(self.task.build_generator([inner], Namespace(beam=1)))
+            (generator,) = self._generator
+            generator.max_len_a, generator.max_len_b = 0, longest - 1
+            of_source = {name: net_input[name] for name in ("src_tokens", "src_lengths")}
+            found = generator.generate([inner], {"net_input": of_source})
+        finally:
+            inner.train()
+        return [hypotheses[0]["tokens"].to(net_input["src_tokens"]) for hypotheses in found]
+
+    def loss_of(self, rows: Rows) -> Tuple[Tensor, Any, Dict[str, Any]]:
+        log_probs = rows.log_probs.sum(dim=1)
+        if self.per_token:
+            log_probs = log_probs / rows.lengths.clamp(min=1)
+        lengths = rows.lengths[rows.best]
+        others = ~rows.best
+        differing = rows.sentence[others]  # sentences, one row of others each
+        margins = log_probs[rows.best][differing] - log_probs[others]
+        preferences = -functional.logsigmoid(self.beta * margins)
+        cross_entropy = rows.losses[rows.best].sum()
+        loss = (1 - self.weight) * (preferences * lengths[differing]).sum() + self.weight * cross_entropy
+        return loss, lengths.sum(), {"preference": preferences.detach().sum(), "differing": others.sum()}

@@ -1,0 +1,50 @@
+"""The oracle corpora of the recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from fairseq_tg.corpus.directory import CorpusDirectory, hash_data
+from fairseq_tg.errors import UserError
+from fairseq_tg.launch.shards import build_locally
+from fairseq_tg.recipe.options import Recipe
+
+
+def build_corpus(
+    recipe: Recipe, task: Any, directory: Path, model: Optional[str] = None, **changes: Any
+) -> Dict[str, Any]:
+    """An oracle corpus, built in as many processes as there are workers, unless it is there.
+
+    Args:
+        model: a checkpoint to search with, instead of the base.
+        changes: options of the build that are not the recipe's.
+    """
+    pair = [task.cfg.source_lang, task.cfg.target_lang]
+    settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
+    flags: List[str] = [recipe.data, "--path", model or recipe.base, "--gen-subset", "train"]
+    for name, value in {**settings, **changes, "kbest_dir": directory}.items():
+        flags += [f"--{name.replace('_', '-')}", str(value)]
+    flags += ["--kbest-engine", recipe.engine] if recipe.engine is not None else []
+    flags += ["--kbest-greedy"] if _keeps_greedy(recipe, directory) else []
+    flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(*pair)]
+    manifest = build_locally(flags, str(directory), recipe.workers)
+    if hash_data(directory, "valid", pair) != hash_data(Path(recipe.data), "valid", pair):  # a training's data is here
+        raise UserError(
+            f"'{directory}' was built with another valid split than that of '{recipe.data}': give another --out, or "
+            "remove it"
+        )
+    return manifest
+
+
+def _keeps_greedy(recipe: Recipe, directory: Path) -> bool:
+    """Whether greedy translations are kept: for a next round; of a corpus that is there, as it was begun."""
+    manifest = CorpusDirectory(str(directory)).manifest
+    return recipe.rounds > 1 if manifest is None else bool(manifest["recipe"].get("greedy"))
+
+
+def corpus_hash(manifest: Dict[str, Any]) -> str:
+    """Tells a corpus from any other by the hashes of its files."""
+    return hashlib.sha256(json.dumps(manifest["files"], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,107 @@
+"""Rounds: lists that are refreshed where the actors changed something, and the best round that is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairseq_tg.corpus.assemble import merge
+from fairseq_tg.corpus.directory import CorpusDirectory
+from fairseq_tg.errors import UserError
+from fairseq_tg.files import parse_json
+from fairseq_tg.loading.checkpoints import load_checkpoint
+from fairseq_tg.models.base import read_base
+from fairseq_tg.recipe.options import Recipe, Training
+from fairseq_tg.recipe.rounds import train_in_rounds
+from fairseq_tg.recipe.run import check
+from fairseq_tg.tasks.loading import load_model
+from tests.integration.corpora import BASE, build, files, lists, without_command
+
+
+@pytest.fixture(scope="module")
+def changed(workspace, tmp_path_factory) -> str:
+    """A model whose actors change some of the base's translations."""
+    return workspace.train(BASE, tmp_path_factory.mktemp("changed"), "--lr", "0.02")
+
+
+def test_lists_are_searched_again_where_greedy_changed(workspace, data, changed, tmp_path):
+    _, manifest = build(workspace, data, tmp_path / "first", "--kbest-jsonl", "--kbest-greedy")
+    assert manifest["recipe"]["greedy"] and manifest["counts"]["kept"] == 0
+    path = ("--path", changed, "--kbest-jsonl")
+    refresh = (*path, "--kbest-refresh", tmp_path / "first")
+    printed, manifest = build(workspace, data, tmp_path / "second", *refresh)
+    build(workspace, data, tmp_path / "fresh", *path, "--kbest-greedy")
+    first, second, fresh = (lists(tmp_path / name) for name in ("first", "second", "fresh"))
+    kept = 0
+    for before, refreshed, new in zip(first, second, fresh):
+        if "skipped" in new:
+            assert refreshed == new
+            continue
+        same = before["greedy"]["tokens"] == new["greedy"]["tokens"]
+        expected = before if same else new
+        found, wanted = ([h["tokens"] for h in entry["hypotheses"]] for entry in (refreshed, expected))
+        assert found == wanted and refreshed["chosen"] == expected["chosen"]
+        assert refreshed["greedy"]["tokens"] == new["greedy"]["tokens"] and refreshed.get("kept", False) == same
+        kept += same
+    assert 0 < kept < manifest["counts"]["sentences"] and manifest["counts"]["kept"] == kept
+    assert f"{kept} lists of an earlier model" in printed
+    # in shards it is the same
+    for shard in ("0/2", "1/2"):
+        build(workspace, data, tmp_path / "parts", *refresh, "--kbest-shard", shard)
+    merge([str(tmp_path / "parts")], str(tmp_path / "parts"))
+    ours, theirs = files(tmp_path / "second"), files(tmp_path / "parts")
+    assert without_command(ours.pop("manifest.json")) == without_command(theirs.pop("manifest.json"))
+    assert ours == theirs
+
+
+def test_lists_without_greedy_translations_are_all_searched_again(workspace, data, whole, changed, tmp_path):
+    _, manifest = build(workspace, data, tmp_path / "x", "--path", changed, "--kbest-refresh", whole)
+    assert manifest["counts"]["kept"] == 0 and manifest["counts"]["sentences"] > 0
+
+
+def test_what_cannot_be_refreshed(workspace, data, whole, tmp_path):
+    with pytest.raises(UserError, match="give --kbest-from or --kbest-refresh, not both"):
+        build(workspace, data, tmp_path / "x", "--kbest-from", whole, "--kbest-refresh", whole)
+    with pytest.raises(UserError, match="made with other settings: beam was 4, is 3"):
+        build(workspace, data, tmp_path / "y", "--kbest-refresh", whole, "--beam", "3")
+
+
+def test_the_best_round_is_kept(workspace, tmp_path, capsys):
+    training = Training(epochs=1, max_tokens=400, lr=0.02)
+    recipe = Recipe(
+        **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "training": training},
+        **{"beam": 3, "workers": 1, "rounds": 2},
+    )
+    _, task = load_model(recipe.base, recipe.data)
+    record, _ = read_base(recipe.base)
+    best = train_in_rounds(recipe, record, task, tmp_path)
+    scores = [
+        load_checkpoint(str(tmp_path / f"round-{n}" / "actor" / "checkpoint_best.pt"))["extra_state"]["best"]
+        for n in (1, 2)
+    ]
+    chosen = tmp_path / f"round-{1 if scores[0] >= scores[1] else 2}" / "actor" / "checkpoint_best.pt"
+    assert best == tmp_path / "actor" / "checkpoint_best.pt" and best.read_bytes() == chosen.read_bytes()
+    second = CorpusDirectory(str(tmp_path / "round-2" / "pseudo-bin")).manifest
+    assert second["counts"]["kept"] > 0 and second["recipe"]["refreshes"]
+    log = parse_json((tmp_path / "round-2" / "actor" / "stage.json").read_text())
+    assert "start" in log["settings"]  # the second goes on from the first's actors
+    printed = capsys.readouterr().out
+    assert "sentences were searched again" in printed and "the best is round" in printed
+
+    def times() -> dict:
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = times()
+    train_in_rounds(recipe, record, task, tmp_path)
+    assert times() == before  # nothing is done twice
+
+
+def test_sampled_sources_need_the_model(workspace, tmp_path: Path):
+    recipe = Recipe(
+        **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path)},
+        **{"beam": 3, "workers": 1, "training": Training(source_sampling=0.5)},
+    )
+    _, task = load_model(recipe.base, recipe.data)
+    with pytest.raises(UserError, match="--source-sampling needs --sentencepiece-model"):
+        check(recipe, task)
