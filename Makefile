@@ -6,6 +6,9 @@
 #   make test-sanitizers   the native engine under AddressSanitizer, UBSan and ThreadSanitizer (needs g++)
 #   make test-faults   the long tests of kills, full disks and damage
 #   make test-slurm    builds and trainings on a Slurm cluster that it starts (needs Debian's slurm-wlm and munge)
+#   make test-browser  the service's page in a real browser (needs Debian's chromium and chromium-driver, and npm)
+#   make test-serve    the service under load: fuzzed requests, killed and slow clients
+#   make dist          sdist and wheel in dist/, with the native libraries inside; make test-dist serves from the wheel
 #   make audit         known vulnerabilities of the pinned versions (asks PyPI)
 
 PYTHON ?= python3
@@ -18,7 +21,7 @@ SETUP := $(VENV)/.complete
 PYTHON310 ?= $(shell for python in python3.10 $$HOME/.pyenv/versions/3.10*/bin/python3.10; do \
 	$$python -c '' 2> /dev/null && echo $$python && break; done)
 
-.PHONY: setup test test-compat test-faults test-sanitizers test-slurm audit lint demo bench clean
+.PHONY: setup test test-browser test-serve dist test-dist test-compat test-faults test-sanitizers test-slurm audit lint demo bench clean
 
 setup: $(SETUP)
 
@@ -51,6 +54,27 @@ test-sanitizers: $(SETUP)
 test-slurm: $(SETUP)
 	$(VENV)/bin/python -m pytest tests/slurm
 
+test-browser: $(SETUP)
+	$(PIP) install -r requirements/browser.txt
+	npm install --no-fund --no-audit --silent --no-save --prefix $(VENV)/axe axe-core@4
+	TG_AXE=$(VENV)/axe/node_modules/axe-core/axe.min.js $(VENV)/bin/python -m pytest tests/browser
+
+test-serve: $(SETUP)
+	$(PIP) install -r requirements/load.txt
+	$(VENV)/bin/python -m pytest tests/load
+
+# In an environment of its own; auditwheel puts OpenMP's library into the wheel and says where it runs.
+dist:
+	$(PYTHON) -m venv .venv-dist
+	.venv-dist/bin/python -m pip --disable-pip-version-check -q install -r requirements/dist.txt
+	rm -rf dist build
+	.venv-dist/bin/python -m build --no-isolation --outdir build/dist .
+	PATH="$(abspath .venv-dist)/bin:$$PATH" .venv-dist/bin/auditwheel repair --wheel-dir dist build/dist/*.whl
+	mv build/dist/*.tar.gz dist/
+
+test-dist: $(SETUP) dist
+	$(VENV)/bin/python -m pytest tests/dist
+
 audit:
 	$(PYTHON) -m venv .venv-audit
 	.venv-audit/bin/python -m pip --disable-pip-version-check -q install pip-audit
@@ -69,4 +93,4 @@ bench: $(SETUP)
 	$(VENV)/bin/python benchmarks/training_cost.py
 
 clean:
-	rm -rf $(VENV) .venv-py3.10 .venv-audit work-demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-py3.10 .venv-audit .venv-dist build dist work-demo .pytest_cache .mypy_cache .ruff_cache

@@ -318,7 +318,10 @@ def main(argv: Optional[List[str]] = None) -> None:
     report_in_one_line()
     args = get_parser().parse_args(argv)
     if getattr(args, "needs_fairseq", True):
-        import fairseq  # noqa: F401 (it brings the plugin: now, and not in the middle of a module that the plugin needs)
+        try:  # it brings the plugin: now, and not in the middle of a module that the plugin needs
+            import fairseq  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise UserError(f"this command needs {error.name}: pip install 'fairseq_tg[train]'") from None
     logging.disable(logging.INFO)  # fairseq tells of every dictionary, and torch warns of fairseq
     try:
         with warnings.catch_warnings():

@@ -25,10 +25,17 @@ def register_with_fairseq() -> None:
 
 
 class _AfterFairseq:
-    """Finds fairseq where it is, and has the plugin imported behind it. (What is looked for may not be imported.)"""
+    """Finds fairseq where it is, and has the plugin imported behind it. (What is looked for may not be imported.)
+
+    Of this package, too, every module that is imported before: one that asks for fairseq is only begun then, and the
+    plugin, which needs it whole, waits until the outermost has been imported.
+    """
+
+    def __init__(self) -> None:
+        self.under_way = 0
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
-        if name != "fairseq":
+        if name != "fairseq" and not name.startswith("fairseq_tg."):
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
         found = (finder.find_spec(name, path, target) for finder in others)
@@ -37,10 +44,14 @@ class _AfterFairseq:
             load = spec.loader.exec_module
 
             def load_both(module: ModuleType) -> None:
-                load(module)
-                if self in sys.meta_path:
+                self.under_way += 1
+                try:
+                    load(module)
+                finally:
+                    self.under_way -= 1
+                if not self.under_way and "fairseq" in sys.modules and self in sys.meta_path:
                     sys.meta_path.remove(self)
-                importlib.import_module(PLUGIN)
+                    importlib.import_module(PLUGIN)
 
             spec.loader.exec_module = load_both  # type: ignore[method-assign]
         return spec

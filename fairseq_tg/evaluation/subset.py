@@ -55,10 +55,7 @@ def read_subset(
     """
     text = text or WordOptions()
     words = Words.of(task.target_dictionary, text, task.cfg.target_lang)
-    try:
-        task.load_dataset(name)
-    except FileNotFoundError:
-        raise UserError(f"there is no split '{name}' in '{task.cfg.data}': give --subset one that is there") from None
+    task.load_dataset(name)
     dataset = task.dataset(name)
     chosen = range(len(dataset) if most is None else min(most, len(dataset)))
     if not len(chosen):

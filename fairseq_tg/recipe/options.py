@@ -44,6 +44,9 @@ class Training:
         None,
         range=(0, 10),
     )
+    source_splitting: float = option(
+        "split subwords of sources into smaller ones with this probability, anew in every epoch", 0.0, range=(0, 0.5)
+    )
     source_noise: float = option("leave out and swap words of sources with this probability", 0.0, range=(0, 1))
     seed: int = option("of the actors' first weights and the order of the batches", 1, least=-math.inf)
 

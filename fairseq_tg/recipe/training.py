@@ -103,7 +103,8 @@ def train(
 
 def source_flags(training: Training, text: WordOptions) -> List[str]:
     """For sources that change in every epoch."""
-    flags = ["--source-noise", str(training.source_noise)] if training.source_noise else []
+    rates = {"splitting": training.source_splitting, "noise": training.source_noise}
+    flags = [word for name, rate in rates.items() if rate for word in (f"--source-{name}", str(rate))]
     if training.source_sampling is None:
         return flags
     if text.sentencepiece_model is None:

@@ -128,7 +128,12 @@ class TGTask(ListTask):
         if split == self.cfg.train_subset and not self.cfg.kbest_dir and not self.cfg.kbest_lists:
             paths = split_paths(self.cfg.data)
             check_training_split(paths[(epoch - 1) % len(paths)])
-        super().load_dataset(split, epoch, combine, **kwargs)
+        try:
+            super().load_dataset(split, epoch, combine, **kwargs)
+        except FileNotFoundError as error:
+            if "Dataset not found" not in str(error):
+                raise
+            raise UserError(f"there is no split '{split}' in '{self.cfg.data}': give one that is there") from None
         if asks_for_changes(self.cfg) and not self.cfg.kbest_dir:
             self._change_sources(split)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict
 
 import pytest
+import torch
 
 from fairseq_tg.errors import UserError
 from tests.conftest import Workspace, run_tg
@@ -72,6 +73,9 @@ CASES = {
     "run --data {data} --base text.pt --out out": "'text.pt' is no fairseq checkpoint",
     "run --data {data} --base {data} --out out": "no checkpoint at",
     "run --data {data} --base {tg} --out out": "has actors",
+    "run --data {data} --base {lightconv} --out out": "is a lightconv model: there are actors for",
+    "ablate actor --data {data} --base {lightconv} --out out": "is a lightconv model: there are actors for",
+    "ablate method --data {data} --base {lightconv} --out out": "is a lightconv model: there are actors for",
     "run --data {data} --base {lstm} --out text.pt": "text.pt",
     "run --data {data} --base {lstm} --out text.pt/out": "text.pt",
     f"{REPORT} --base none.pt": "no checkpoint at 'none.pt'",
@@ -93,7 +97,6 @@ CASES = {
     "corpus merge nowhere": "'nowhere' is no k-best corpus",
     "corpus merge {data} --out out": "is no k-best corpus",
     "compile none.pt out.tg": "no checkpoint at 'none.pt'",
-    "compile {lstm} out.tg": "only Transformers are compiled",
     "compile {tg} out.tg --tokenizer spacy": "--tokenizer: invalid choice: 'spacy'",
     "translate none.tg": "no compiled model at 'none.tg'",
     "translate text.pt": "'text.pt' is no compiled model",
@@ -116,7 +119,11 @@ def names(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Dic
         shutil.copy(path, data / path.name.replace("valid", "test"))
     tg = workspace.train("lstm", directory / "tg", "--max-update", "1")
     run_tg("actor", "export", tg, directory / "actor.safetensors")
-    return {"data": data, "tg": tg, "actor": directory / "actor.safetensors", **workspace.bases}
+    state = torch.load(workspace.bases["transformer"])
+    state["cfg"]["model"]._name = state["cfg"]["model"].arch = "lightconv"
+    torch.save(state, directory / "lightconv.pt")
+    made = {"tg": tg, "actor": directory / "actor.safetensors", "lightconv": directory / "lightconv.pt"}
+    return {"data": data, **made, **workspace.bases}
 
 
 def contents(directory: Path) -> Dict[str, bytes]:

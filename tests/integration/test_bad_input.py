@@ -127,6 +127,7 @@ def test_translating(workspace, files):
         ([f"{files}/text.pt"], f"'{files}/text.pt' is no fairseq checkpoint"),
         ([f"{files}/cut.pt"], f"'{files}/cut.pt' is no fairseq checkpoint"),
         ([f"{files}/evil.pt"], f"'{files}/evil.pt' is refused"),
+        ([base, "--gen-subset", "dev"], f"there is no split 'dev' in '{workspace.data}': give one that is there"),
         ([base, "--actor-weights", f"{files}/none"], f"no actor file at '{files}/none'"),
         ([base, "--actor-weights", f"{files}/text.pt"], f"'{files}/text.pt' is no actor file"),
         (

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
-import re
 import shutil
 import signal
 import socket
@@ -14,7 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Iterator, List
 from urllib.error import HTTPError
 
 import pytest
@@ -25,43 +23,9 @@ from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.explain import explain
 from fairseq_tg.compiled.options import Compilation
 from tests.conftest import Workspace, stir
+from tests.service import CODE, Server
 
-#: A Python that has neither fairseq nor torch
-CODE = "import sys; sys.modules.update(dict.fromkeys(['fairseq', 'torch'])); from fairseq_tg.cli import main; main()"
 TEXT = "w1 w2 w3. W4 w5!\n\nw6"
-
-
-class Server:
-    """The command, on a port of its own."""
-
-    def __init__(self, *flags: Any) -> None:
-        command = [sys.executable, "-c", CODE, "serve", *map(str, flags), "--port", "0"]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        assert self.process.stderr is not None
-        line = self.process.stderr.readline()
-        found = re.fullmatch(r"fairseq_tg: serving (.*) on (http://127\.0\.0\.1:(\d+))\n", line)
-        assert found, line + self.process.stderr.read()
-        self.url, self.port = found.group(2), int(found.group(3))
-
-    def ask(self, path: str, fields: Any = None, **more: str) -> Tuple[int, Any, Dict[str, str]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        body = None if fields is None else fields if isinstance(fields, bytes) else json.dumps(fields).encode()
-        headers = {"Content-Type": "application/json", **more}
-        connection.request("GET" if body is None else "POST", path, body, headers)
-        answer = connection.getresponse()
-        content = answer.read().decode()
-        connection.close()
-        is_json = answer.headers["Content-Type"].startswith("application/json")
-        return answer.status, json.loads(content) if is_json else content, dict(answer.headers.items())
-
-    def translate(self, q: Any, **more: Any) -> Any:
-        status, answer, _ = self.ask("/translate", {"q": q, "source": "xx", "target": "yy", **more})
-        assert status == 200, answer
-        return answer
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        return self.process.wait(20)
 
 
 @pytest.fixture(scope="module")

@@ -197,7 +197,7 @@ def test_failures_are_named_in_one_line(cluster, workspace, tmp_path):
     bad = Launcher(
         cluster,
         tmp_path / "bad",
-        *f"corpus build --shards 2 --slurm -- {workspace.data} --path".split(),
+        *f"corpus build --shards 2 --slurm -- {workspace.data} --gen-subset train --path".split(),
         workspace.bases[BASE],
         "--kbest-dir",
         tmp_path / "bad",

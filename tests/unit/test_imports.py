@@ -52,7 +52,9 @@ def test_there_is_no_circle() -> None:
     list(TopologicalSorter({module: imports(module) - {module} for module in FILES}).static_order())
 
 
-@pytest.mark.parametrize("module", ["compiled", "evaluation.options", "recipe.options", "cli"])
+@pytest.mark.parametrize(
+    "module", ["compiled", "evaluation.options", "recipe.options", "serve.options", "serve.server", "cli"]
+)
 def test_what_starts_at_once_imports_nothing_heavy(module: str) -> None:
     """Also through others, but for what a function imports when it is called."""
     heavy, seen, waiting = set(), set(), [f"fairseq_tg.{module}"]

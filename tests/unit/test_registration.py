@@ -13,6 +13,8 @@ ORDERS = {
     "package first": "import fairseq_tg.compiled; import fairseq",
     "fairseq first": "import fairseq; import fairseq_tg.compiled",
     "a part of fairseq": "import fairseq_tg.compiled; from fairseq.data import Dictionary",
+    "a model first": "from fairseq_tg.models.transformer import TGTransformerModel",  # as in docs/decoding.md
+    "the compiler first": "from fairseq_tg.compiled.transformer_extract import extract",
     "looked for before": "import fairseq_tg, importlib.util as util; util.find_spec('fairseq'); import fairseq",
 }
 

@@ -65,8 +65,23 @@ ATTACKS = {
     "nested": Namespace(a=[{"b": (Asks(os.system, f"touch {MARK}"),)}]),
     "open": Asks(open, MARK, "w"),
 }
+#: The functions that they ask for, by the names that protocol 2 gives them
+ASKED = r"(?:[\w.]+\.)?(?:system|eval|call|__import__|getattr|open)"
 #: Every field of a checkpoint that fairseq reads
 PLACES = ["args", "cfg", "model", "extra_state", "optimizer_history", "last_optimizer_state", "task_state", "criterion"]
+
+
+def harmless_state(path: str) -> Dict[str, Any]:
+    """What a checkpoint holds, as fairseq saves it: with a configuration of plain values (it loads another)."""
+    state = load_checkpoint(path)
+    return {**state, "args": None, "cfg": OmegaConf.to_container(state["cfg"], resolve=True)}
+
+
+def test_only_what_is_added_is_refused(workspace: Workspace, tmp_path: Path) -> None:
+    for zipped in (True, False):
+        state = harmless_state(workspace.bases["transformer"])
+        torch.save(state, tmp_path / "good.pt", _use_new_zipfile_serialization=zipped)
+        assert load_checkpoint(str(tmp_path / "good.pt"))["model"].keys() == state["model"].keys()
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -74,10 +89,9 @@ PLACES = ["args", "cfg", "model", "extra_state", "optimizer_history", "last_opti
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_pickles(workspace: Workspace, tmp_path: Path, monkeypatch: Any, attack: str, place: str, zipped: bool) -> None:
     monkeypatch.chdir(tmp_path)
-    state = load_checkpoint(workspace.bases["transformer"])
-    state[place] = {"x": ATTACKS[attack]}
+    state = {**harmless_state(workspace.bases["transformer"]), place: {"x": ATTACKS[attack]}}
     torch.save(state, "evil.pt", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(UserError, match=r"'evil.pt' is refused: its pickle asks for \S+"):
+    with pytest.raises(UserError, match=rf"'evil.pt' is refused: its pickle asks for (?:{ASKED}),"):
         load_checkpoint("evil.pt")
     assert not os.path.exists(MARK)
 
@@ -85,7 +99,7 @@ def test_pickles(workspace: Workspace, tmp_path: Path, monkeypatch: Any, attack:
 @pytest.mark.parametrize("command", ["fairseq-generate", "fairseq-train"])
 def test_the_environment_does_not_make_code_of_data(workspace: Workspace, tmp_path: Path, command: str) -> None:
     """torch lets a variable turn its default off; many people set it, because fairseq alone cannot load otherwise."""
-    state = load_checkpoint(workspace.bases["transformer"])
+    state = harmless_state(workspace.bases["transformer"])
     state["extra_state"]["x"] = Asks(os.system, f"touch {tmp_path / MARK}")
     torch.save(state, tmp_path / "evil.pt")
     flags = {
@@ -98,7 +112,7 @@ def test_the_environment_does_not_make_code_of_data(workspace: Workspace, tmp_pa
     plugin = ["--user-dir", USER_DIR, "--task", "tg_translation"]
     for variable in ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"):
         done = run_process(command, *flags, *plugin, env={variable: "1"})
-        assert done.returncode == 1 and "its pickle asks for" in done.stderr.splitlines()[-1], done.stderr
+        assert done.returncode == 1 and "its pickle asks for posix.system" in done.stderr.splitlines()[-1], done.stderr
     assert not (tmp_path / MARK).exists()
 
 

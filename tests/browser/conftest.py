@@ -1,0 +1,59 @@
+"""A real browser: Debian's Chromium, without a window, driven by Selenium."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.webdriver import WebDriver
+
+from fairseq_tg.compiled.compile import compile_model
+from fairseq_tg.compiled.options import Compilation
+from tests.conftest import make_workspace, stir
+from tests.service import Server
+
+#: Nothing of what a browser does on its own is wanted here
+FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+    --disable-component-update --disable-sync --hide-scrollbars --window-size=1280,1400"""
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("model")
+    workspace = make_workspace(directory, ["transformer"])
+    actors = stir(workspace.actor_model("transformer"), 1.0)
+    compile_model(actors, workspace.task(), Compilation("", str(directory / "model.tg")))
+    return directory / "model.tg"
+
+
+@pytest.fixture(scope="session")
+def server(model: Path) -> Iterator[Server]:
+    running = Server(model, "--max-characters", 300)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[WebDriver]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    assert chromium and driver, "the browser tests need Debian's packages chromium and chromium-driver"
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in FLAGS.split():
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    running = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield running
+    running.quit()
+
+
+@pytest.fixture(scope="session")
+def pictures() -> Path:
+    """Where screenshots go, to be looked at."""
+    directory = Path(os.environ.get("TG_SCREENSHOTS", "work-screenshots"))
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
