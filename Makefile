@@ -60,8 +60,9 @@ test-browser: $(SETUP)
 	TG_AXE=$(VENV)/axe/node_modules/axe-core/axe.min.js $(VENV)/bin/python -m pytest tests/browser
 
 test-serve: $(SETUP)
-	$(PIP) install -r requirements/load.txt
-	$(VENV)/bin/python -m pytest tests/load
+	$(PYTHON) -m venv .venv-load
+	.venv-load/bin/python -m pip --disable-pip-version-check -q install -r requirements/load.txt
+	TG_SCHEMATHESIS=.venv-load/bin/schemathesis $(VENV)/bin/python -m pytest tests/load
 
 # In an environment of its own; auditwheel puts OpenMP's library into the wheel and says where it runs.
 dist:
@@ -93,4 +94,4 @@ bench: $(SETUP)
 	$(VENV)/bin/python benchmarks/training_cost.py
 
 clean:
-	rm -rf $(VENV) .venv-py3.10 .venv-audit .venv-dist build dist work-demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-py3.10 .venv-audit .venv-dist .venv-load build dist work-demo .pytest_cache .mypy_cache .ruff_cache

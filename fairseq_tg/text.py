@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any, Dict, Optional, Sequence
+from typing import AbstractSet, Any, Dict, Optional, Sequence
 
 from fairseq.data import encoders
 
@@ -17,15 +17,24 @@ class Words:
     Args:
         bpe, tokenizer: fairseq's, to decode with; None to leave out.
         subwords: what joins subwords instead of `bpe`, by fairseq's names of --remove-bpe.
+        marks: ids of what is no word, and is left out.
     """
 
-    def __init__(self, dictionary: Any, bpe: Any = None, tokenizer: Any = None, subwords: Optional[str] = None) -> None:
+    def __init__(
+        self,
+        dictionary: Any,
+        bpe: Any = None,
+        tokenizer: Any = None,
+        subwords: Optional[str] = None,
+        marks: AbstractSet[int] = frozenset(),
+    ) -> None:
         self.dictionary = dictionary
+        self.marks = marks
         self.subwords = subwords or (None if bpe else guess_subwords(dictionary.symbols))
         self._decoders = [decoder for decoder in (bpe, tokenizer) if decoder]
 
     @classmethod
-    def of(cls, dictionary: Any, options: WordOptions, language: str) -> Words:
+    def of(cls, dictionary: Any, options: WordOptions, language: str, marks: AbstractSet[int] = frozenset()) -> Words:
         given = Namespace(target_lang=language, **options.given())
         made: Dict[str, Any] = {}
         for flag, known, make in (
@@ -39,11 +48,11 @@ class Words:
                 made[flag] = make(given)
             except Exception as error:  # a library or a file that is not there, said in many ways
                 raise UserError(f"--{flag} {name} cannot be used: {error}") from None
-        return cls(dictionary, **made)
+        return cls(dictionary, **made, marks=marks)
 
     def __call__(self, tokens: Sequence[int], reference: bool = False) -> str:
         """An unknown word of a reference is written in another way, so that to give out an unknown word is no match."""
-        text = self.dictionary.string(tokens, self.subwords, escape_unk=reference)
+        text = self.dictionary.string(tokens, self.subwords, escape_unk=reference, extra_symbols_to_ignore=self.marks)
         for decoder in self._decoders:
             text = decoder.decode(text)
         return text

@@ -51,7 +51,9 @@ def compile_model(model: Any, task: Any, options: Compilation) -> CompiledModel:
     """Write the compiled file of a model, with or without actors, whose task has its dictionaries."""
     source: Dictionary = task.source_dictionary
     kind, subword_model = read_subword_model(source.symbols, options)
-    text = TextOptions(task.cfg.source_lang, task.cfg.target_lang, kind, options.tokenizer)
+    text = TextOptions(
+        task.cfg.source_lang or "", task.cfg.target_lang or "", kind, options.tokenizer, **task.compiled_marks()
+    )
     try:
         text_functions(text, subword_model)
     except TextError as error:

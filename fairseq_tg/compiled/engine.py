@@ -22,6 +22,7 @@ from fairseq_tg.compiled.library import (
     library_path,
     load_library,
 )
+from fairseq_tg.memory import MappedFiles
 
 OUT_OF_MEMORY = "there is not enough memory for this model"
 
@@ -75,6 +76,7 @@ class Engine:
         tensors: Dict[str, np.ndarray],
         library: Optional[Path] = None,
         base: Optional[Engine] = None,
+        consume: bool = False,
     ) -> None:
         """Make it ready.
 
@@ -83,7 +85,13 @@ class Engine:
             tensors: those of `layout.tensors`, checked; on a base, only what that has not, which are actors.
             library: another than the package's own for this machine.
             base: an engine whose weights this one shares.
+            consume: take tensors out of the dictionary, so that there are never two of all.
+
+        The engine has matrices in an order of its own. What it has read of a mapped file is given back.
         """
+        embeddings = {
+            "output" if side in layout.shared_embeddings else f"{side}.embedding" for side in layout.embedding_shapes()
+        }
         self.layout = layout
         self._base = base
         self._library = load_library(library or library_path(best_library()))
@@ -92,7 +100,8 @@ class Engine:
             raise EngineError(OUT_OF_MEMORY)
         for name, value in layout.numbers().items():
             self._give(self._library.tg_number, name.encode(), value)
-        self._kept: List[np.ndarray] = []  # what the engine reads in place
+        self._kept: Dict[str, np.ndarray] = {}  # what the engine reads in place
+        files = MappedFiles()
         known = base.layout.matrices() if base else {}
         for name, (rows, columns, _) in layout.matrices().items():
             if name in known:
@@ -100,15 +109,18 @@ class Engine:
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
             addresses = (_at(weight), _at(scale), _at(tensors.get(f"{name}.bias")))
             self._give(self._library.tg_matrix, name.encode(), *addresses, rows, columns)
+            files.page_out(weight.ctypes.data, weight.nbytes)
+            if consume and name not in embeddings:
+                del tensors[f"{name}.weight"], weight
         for side in () if base else layout.embedding_shapes():
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
-            weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
-            self._kept.append(weight)
+            weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
             self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
         for name, (kind, count, dim) in layout.positions().items():
             if kind != "none" and base is None:
-                table = sinusoidal_positions(count, dim, layout.pad) if kind == "sinusoidal" else tensors[name]
-                self._kept.append(table)
+                if kind == "sinusoidal":
+                    tensors = {**tensors, name: sinusoidal_positions(count, dim, layout.pad)}
+                table = self._keep(name, tensors, files)
                 self._give(self._library.tg_positions, name.encode(), _at(table))
         for name, size in () if base else layout.norms().items():
             self._give(
@@ -117,6 +129,15 @@ class Engine:
         missing = self._library.tg_connect(self._model)
         if missing is not None:
             raise EngineError(f"the model has no {missing.decode()}")
+
+    def _keep(self, name: str, tensors: Dict[str, np.ndarray], files: MappedFiles) -> np.ndarray:
+        """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use."""
+        if name not in self._kept:
+            tensor = tensors[name]
+            mapped = tensor.ctypes.data in files
+            self._kept[name] = np.array(tensor) if mapped else tensor
+            files.page_out(tensor.ctypes.data, tensor.nbytes)
+        return self._kept[name]
 
     def _give(self, function: Callable[..., int], *arguments: Any) -> None:
         if function(self._model, *arguments):

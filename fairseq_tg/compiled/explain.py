@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -66,16 +66,22 @@ def systems(translator: Translator) -> Dict[str, Tuple[int, bool]]:
 
 def explain(translator: Translator, text: str) -> Explanation:
     """Translate a sentence with every system, and go over tg's translation again."""
-    source = translator.encode(text)
+    return explain_tokens(translator, translator.encode(text), text, translator.decode)
+
+
+def explain_tokens(
+    translator: Translator, source: Sequence[int], text: str, decode: Callable[[List[int]], str]
+) -> Explanation:
+    """`explain` for token ids; decode makes a text of a translation's."""
     found: Dict[str, Tuple[Found, float]] = {}
     for name, (beam, actors) in systems(translator).items():
         started = time.perf_counter()
         best = translator.search([source], beam=beam, actors=actors)[0][0]
         found[name] = (best, 1000 * (time.perf_counter() - started))
-    greedy = translator.decode(found["greedy"][0].tokens)
+    greedy = decode(found["greedy"][0].tokens)
     translations = {}
     for name, (best, milliseconds) in found.items():
-        output = translator.decode(best.tokens)
+        output = decode(best.tokens)
         translations[name] = Translation(
             output, differing_words(output, greedy), translator.symbols(best.tokens), best.score, round(milliseconds, 3)
         )

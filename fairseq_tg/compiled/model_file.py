@@ -9,12 +9,10 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from fairseq_tg.compiled.layout import Layout
 from fairseq_tg.compiled.layouts import FIRST_FAMILY, layout_from_json, layout_to_json
@@ -22,10 +20,11 @@ from fairseq_tg.files import parse_json
 
 METADATA_KEY = "fairseq_tg.compiled"  # one key, because safetensors does not keep the order of several
 #: Of the files that this version reads, by what they may hold: Transformers alone, or any family
-FORMATS = (1, 2)
+FORMATS = (1, 2, 3)
 #: Files beside the weights, as tensors of bytes.
 DICTIONARIES = ("source.dictionary", "target.dictionary")
 SUBWORD_MODEL = "subword.model"
+ALIGNMENT = 64  # of tensors in the file, so that they can be used where they are
 SUBWORDS, TOKENIZERS = ("none", "sentencepiece", "subword_nmt"), ("none", "moses")
 
 
@@ -41,6 +40,11 @@ class TextOptions:
     target_lang: str
     subword: str = "none"  # one of SUBWORDS
     tokenizer: str = "none"  # one of TOKENIZERS
+    # Of a model of many languages, whose pair is said when it translates:
+    languages: str = ""  # all of them, with commas between
+    language_symbol: str = ""  # of a language, as in __{}__
+    source_symbol: str = ""  # whose symbol a source begins with: src, tgt or none
+    target_symbol: str = ""  # and a target
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,12 @@ def write(path: str, model: CompiledModel) -> None:
     tensors[SUBWORD_MODEL] = _bytes(model.subword_model)
     text = json.dumps(
         {
-            "format": 1 if model.layout.family == FIRST_FAMILY else 2,
+            "format": 3 if model.text.languages else 1 if model.layout.family == FIRST_FAMILY else 2,
             "made_with": model.made_with,
             "base_fingerprint": model.base_fingerprint,
             "int8": model.int8,
             "layout": layout_to_json(model.layout),
-            "text": asdict(model.text),
+            "text": {name: value for name, value in asdict(model.text).items() if value},
         },
         sort_keys=True,
     )
@@ -77,8 +81,38 @@ def write(path: str, model: CompiledModel) -> None:
 
 
 def _save(path: str, text: str, tensors: Dict[str, np.ndarray]) -> None:
+    """Write safetensors' format tensor by tensor: its own function makes all of the file in memory first."""
     sealed = json.dumps({"model": text, "sha256": _hash(text, tensors)})
-    Path(path).write_bytes(save(tensors, {METADATA_KEY: sealed}))
+    names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
+    header: Dict[str, Any] = {"__metadata__": {METADATA_KEY: sealed}}
+    end = 0
+    for name in names:
+        tensor, start = tensors[name], end
+        end += tensor.nbytes
+        kind = {"i": "I", "u": "U", "f": "F"}[tensor.dtype.kind] + str(8 * tensor.itemsize)
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
+    content = json.dumps(header, separators=(",", ":")).encode()
+    content += b" " * (-(len(content) + 8) % ALIGNMENT)
+    with open(path, "wb") as file:
+        file.write(len(content).to_bytes(8, "little") + content)
+        for name in names:
+            file.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
+
+
+def _mapped(path: str, names: Iterable[str]) -> Dict[str, np.ndarray]:
+    """The tensors of a file that safetensors has found to be whole, mapped; copied where they do not lie well."""
+    content = np.memmap(path, dtype=np.uint8, mode="r")
+    size = int.from_bytes(content[:8].tobytes(), "little")
+    header = json.loads(content[8 : 8 + size].tobytes())
+    tensors = {}
+    for name in names:
+        about = header[name]
+        start, end = (8 + size + offset for offset in about["data_offsets"])
+        kind = {"I": "i", "U": "u", "F": "f"}[about["dtype"][0]] + str(int(about["dtype"][1:]) // 8)
+        part = content[start:end]
+        aligned = part if part.ctypes.data % ALIGNMENT == 0 else part.copy()
+        tensors[name] = np.asarray(aligned).view(kind).reshape(about["shape"])
+    return tensors
 
 
 def read(path: str) -> CompiledModel:
@@ -97,7 +131,7 @@ def read(path: str) -> CompiledModel:
                     f"'{path}' has format {raw.get('format')}, this version reads up to {max(FORMATS)}: compile it "
                     f"again, or use the fairseq_tg that made it ({raw.get('made_with')})"
                 )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            tensors = _mapped(path, file.keys())
         if _hash(sealed["model"], tensors) != sealed["sha256"]:
             raise CompiledFileError(
                 f"'{path}' is damaged: its contents have not the hash they were written with; compile it again"
@@ -115,7 +149,7 @@ def read(path: str) -> CompiledModel:
 def _checked(raw: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> CompiledModel:
     """The model, if every tensor is as the layout says: the engine trusts it from here on."""
     layout = layout_from_json(raw["layout"])
-    text = TextOptions(**raw["text"])
+    text = TextOptions(**{"source_lang": "", "target_lang": "", **raw["text"]})
     if type(raw["int8"]) is not bool or not all(type(value) is str for value in asdict(text).values()):
         raise ValueError(f"text options {raw['text']}")
     if text.subword not in SUBWORDS or text.tokenizer not in TOKENIZERS:
@@ -154,4 +188,8 @@ def summary(model: CompiledModel) -> Tuple[str, int]:
     """A few words on a model, and how many parameters it has."""
     actor = f"{model.layout.actor} actors" if model.layout.actor else "no actors"
     count = sum(t.size for name, t in model.tensors.items() if not name.endswith(".scale"))
-    return f"{model.text.source_lang}-{model.text.target_lang}, {actor}, {'int8' if model.int8 else 'float32'}", count
+    text = model.text
+    pair = (
+        f"{text.source_lang}-{text.target_lang}" if text.source_lang else f"{text.languages.count(',') + 1} languages"
+    )
+    return f"{pair}, {actor}, {'int8' if model.int8 else 'float32'}", count

@@ -31,6 +31,8 @@ class SearchOptions:
     max_len_a: float = option("at most a x + b tokens for a source of x: a", 0.0, range=(0, 100))
     max_len_b: int = option("b", 200)
     min_len: int = option("at least these tokens", 1)
+    source_lang: Optional[str] = option("of a model of many languages: what the lines are in", None)
+    target_lang: Optional[str] = option("and what to translate them into", None)
     unk_penalty: float = option("taken from the score of unknown words", 0.0, flag="--unkpen", range=(-1e6, 1e6))
     beam: int = option("hypotheses that a search goes on with; 1 is greedy search", 1, least=1)
     nbest: int = option("hypotheses that are given of a line, best first", 1, least=1)

@@ -15,6 +15,7 @@ from fairseq_tg.compiled.actor_extract import put_further_actors
 from fairseq_tg.compiled.layout import ACTIVATIONS
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
 from fairseq_tg.compiled.transformer_layout import TransformerLayout
+from fairseq_tg.memory import MappedFiles
 
 
 def unsupported(model: Any, by_engine: bool = True) -> Optional[str]:
@@ -68,11 +69,13 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
     """The layout and the tensors of a Transformer that is supported."""
     encoder, decoder = model.encoder, model.decoder
     tensors: Dict[str, Tensor] = {}
+    files = MappedFiles()
 
     def put(name: str, module: Any, scale: float = 1.0) -> None:
-        tensors[f"{name}.weight"] = module.weight * scale
+        # What is not scaled is not copied
+        tensors[f"{name}.weight"] = module.weight if scale == 1.0 else module.weight * scale
         if getattr(module, "bias", None) is not None:
-            tensors[f"{name}.bias"] = module.bias * scale
+            tensors[f"{name}.bias"] = module.bias if scale == 1.0 else module.bias * scale
 
     def put_attention(name: str, attention: Any, query: Optional[str], rest: str) -> None:
         # softmax(q K^T / sqrt(d)): the division is done to the weights, once
@@ -82,8 +85,13 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
             projections.insert(0, scaled)
         else:
             put(f"{name}.{query}", *scaled)
-        tensors[f"{name}.{rest}.weight"] = torch.cat([module.weight * scale for module, scale in projections])
+        whole = torch.empty(sum(len(module.weight) for module, _ in projections), attention.k_proj.in_features)
+        for part, (module, scale) in zip(whole.chunk(len(projections)), projections):
+            torch.mul(module.weight.detach(), scale, out=part)
+        tensors[f"{name}.{rest}.weight"] = whole
         tensors[f"{name}.{rest}.bias"] = torch.cat([module.bias * scale for module, scale in projections])
+        for module in (attention.q_proj, attention.k_proj, attention.v_proj):
+            files.page_out(module.weight.data_ptr(), module.weight.nbytes)
         put(f"{name}.out", attention.out_proj)
 
     actors = {}

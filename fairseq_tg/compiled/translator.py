@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+import numpy as np
 
 from fairseq_tg.compiled import actor_file, model_file
 from fairseq_tg.compiled.engine import Engine, Found, SearchSettings, Traced
+from fairseq_tg.compiled.languages import find_marks
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.options import SearchOptions
 from fairseq_tg.compiled.text import text_functions
@@ -40,6 +44,7 @@ class Translator:
         threads: cores to use. Batches are shared out among them; a single batch's products are.
         max_len_a, max_len_b: a translation has at most a * (source tokens) + b tokens, as in fairseq.
         min_len: and at least these.
+        source_lang, target_lang: of a model of many languages.
         unk_penalty: taken from the unknown word's log-probability.
         beam: 1 is greedy search.
         nbest: how many hypotheses `translate_nbest` gives of a line, at most as many as the beam has.
@@ -58,6 +63,8 @@ class Translator:
         beam: int = SearchOptions.beam,
         nbest: int = SearchOptions.nbest,
         length_penalty: float = SearchOptions.length_penalty,
+        source_lang: Optional[str] = SearchOptions.source_lang,
+        target_lang: Optional[str] = SearchOptions.target_lang,
         actors: Optional[Mapping[str, str]] = None,
     ) -> None:
         if not 1 <= threads <= MOST_THREADS:
@@ -72,7 +79,10 @@ class Translator:
         for name, path in (actors or {}).items():
             layout, tensors = actor_file.put_on(path, model)
             self._actors[name] = Engine(layout, tensors, base=self._engine)
-        self._encode, self._decode = text_functions(model.text, model.subword_model)
+        self._marks = find_marks(model.text, model.target_symbols, source_lang, target_lang)
+        pair = {"source_lang": source_lang, "target_lang": target_lang}
+        text = replace(model.text, **{name: lang for name, lang in pair.items() if lang})
+        self._encode, self._decode = text_functions(text, model.subword_model)
         self._source = {symbol: index for index, symbol in enumerate(model.source_symbols)}
         self._source_symbols, self._target = model.source_symbols, model.target_symbols
         self._max_len_a, self._max_len_b = max_len_a, max_len_b
@@ -102,7 +112,7 @@ class Translator:
         """A line's token ids, ending with eos. Raises InputError if the model cannot take that many."""
         unk, eos = self.layout.unk, self.layout.eos
         found = (self._source.get(symbol, unk) for symbol in self._encode(line).split())
-        tokens = [token for token in found if token != self.layout.pad] + [eos]
+        tokens = self._marks.source + [token for token in found if token != self.layout.pad] + [eos]
         if len(tokens) > self.layout.source_positions:
             raise InputError(
                 f"a line of {len(tokens) - 1} tokens: this model takes up to {self.layout.source_positions - 1}; "
@@ -112,7 +122,7 @@ class Translator:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a translation's token ids; special symbols but <unk> are left out."""
-        hidden = (0, self.layout.pad, self.layout.eos)  # 0 is fairseq's bos
+        hidden = (0, self.layout.pad, self.layout.eos, *self._marks.hidden)  # 0 is fairseq's bos
         return self._decode(" ".join(self._target[token] for token in tokens if token not in hidden))
 
     def symbols(self, tokens: Sequence[int], source: bool = False) -> List[str]:
@@ -153,8 +163,9 @@ class Translator:
             length_penalty=self._length_penalty,
             actors=actors,
         )
+        prefixes = np.array([self._marks.target] * len(sources), dtype=np.int32) if self._marks.target else None
         return self.engine(actor).search(
-            sources, self._limits(sources), settings, threads or self.threads, scores=scores
+            sources, self._limits(sources), settings, threads or self.threads, prefixes, scores
         )
 
     def trace(self, source: Sequence[int], target: Sequence[int], actors: bool = True, likeliest: int = 5) -> Traced:
@@ -195,8 +206,9 @@ class Translator:
         """
         if batch_size < 1:
             raise ValueError(f"batches of {batch_size}: give at least 1")
+        empty = len(self._marks.source) + 1
         # Sentences of like length together, longest first, so that threads end at about the same time
-        order = sorted((i for i, source in enumerate(sources) if len(source) > 1), key=lambda i: -len(sources[i]))
+        order = sorted((i for i, source in enumerate(sources) if len(source) > empty), key=lambda i: -len(sources[i]))
         batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
         # The engine works without Python's lock: a batch a thread is better than all threads on one batch
         self.engine(search.get("actor"))  # if there is no such actor, that is said now

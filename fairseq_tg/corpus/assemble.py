@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 
 from fairseq_tg.corpus.blocks import BlockStore, Sentence, Tally
-from fairseq_tg.corpus.directory import KBEST, MANIFEST, CorpusDirectory, describe_difference, hash_data, hash_file
+from fairseq_tg.corpus.directory import (
+    KBEST,
+    MANIFEST,
+    CorpusDirectory,
+    describe_difference,
+    hash_data,
+    hash_file,
+    recorded_pairs,
+)
+from fairseq_tg.corpus.pairs import Pair
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
@@ -36,39 +46,22 @@ def _assemble(directory: CorpusDirectory, sources: Sequence[CorpusDirectory]) ->
         raise UserError(f"'{directory.path}' is no k-best corpus: it has no {MANIFEST}")
     recipe = manifest["recipe"]
     stores = _find_blocks(recipe, sources or [directory])
-    data, subset = Path(manifest["data"]), recipe["subset"]
-    source_lang, target_lang = recipe["languages"]
-    if hash_data(data, subset, recipe["languages"]) != recipe["data_hash"]:
+    data, subset, pairs = Path(manifest["data"]), recipe["subset"], recorded_pairs(recipe)
+    if hash_data(data, subset, pairs) != recipe["data_hash"]:
         raise UserError(f"'{data}' is not the data that the corpus was built from: say where that is with --data")
-    files = _copy_other_splits(data, directory.path, source_lang, target_lang)
-
-    dictionary = Dictionary.load(str(data / f"dict.{target_lang}.txt"))
-    prefix = data / f"{subset}.{source_lang}-{target_lang}"
-    if not indexed_dataset.dataset_exists(f"{prefix}.{source_lang}", None):
-        prefix = data / f"{subset}.{target_lang}-{source_lang}"
-    originals = {lang: data_utils.load_indexed_dataset(f"{prefix}.{lang}") for lang in (source_lang, target_lang)}
-    vocabularies = {source_lang: Dictionary.load(str(data / f"dict.{source_lang}.txt")), target_lang: dictionary}
-    adds_gold = get_selection(recipe["selection"]).adds_gold
-    tally, skipped = Tally(), []
-    stem = f"{SPLIT}.{source_lang}-{target_lang}"
-    names = {lang: f"{stem}.{lang}" for lang in (source_lang, target_lang)}
-    with _Writers(directory.path, names, {lang: len(v) for lang, v in vocabularies.items()}) as writers:
-        for sentence in _sentences(stores):
-            tally.add(sentence)
-            if sentence.skipped is not None:
-                skipped.append({"id": sentence.id, "reason": sentence.skipped})
-                continue
-            if sentence.source is None:
-                source = originals[source_lang][sentence.id]
-            else:
-                source = torch.tensor([*sentence.source, vocabularies[source_lang].eos()])
-            targets = [torch.tensor([*sentence.hypotheses[rank].tokens, dictionary.eos()]) for rank in sentence.chosen]
-            if adds_gold:
-                targets.append(originals[target_lang][sentence.id])
-                tally.pairs += 1
-            for target in targets:
-                writers.add({source_lang: source, target_lang: target})
-    files += [f"{name}.{suffix}" for name in names.values() for suffix in SUFFIXES]
+    files = _copy_other_splits(data, directory.path, pairs)
+    tally, skipped, accounts = Tally(), [], {}
+    sentences, first = _sentences(stores), 0
+    for pair in pairs:
+        of_pair = itertools.islice(sentences, pair.sentences)
+        own, left_out = _write_pair(directory.path, data, subset, pair, first, of_pair, recipe["selection"])
+        files += [f"{name}.{suffix}" for name in _names(pair).values() for suffix in SUFFIXES]
+        tally.add_tally(own)
+        skipped += left_out
+        counts = {"source_sentences": pair.sentences, **asdict(own)}
+        accounts[str(pair)] = {"first_id": first, "counts": counts, "means": own.means()}
+        first += pair.sentences
+    next(sentences, None)  # for its complaint, should there be more
 
     if recipe["keep_kbest"]:
         with replacing(str(directory.path / KBEST)) as temporary, open(temporary, "wb") as file:
@@ -78,9 +71,55 @@ def _assemble(directory: CorpusDirectory, sources: Sequence[CorpusDirectory]) ->
     counts = {"source_sentences": recipe["sentences"], **asdict(tally)}
     hashes = {name: hash_file(directory.path / name) for name in sorted(files)}
     full = {**manifest, "counts": counts, "means": tally.means(), "skipped": skipped, "files": hashes}
+    if len(pairs) > 1:
+        full["pairs"] = accounts
     directory.write_manifest(full, status="complete")
     directory.clear()
     return full
+
+
+def _names(pair: Pair) -> Dict[str, str]:
+    return {lang: f"{SPLIT}.{pair}.{lang}" for lang in pair[:2]}
+
+
+def _write_pair(
+    out: Path, data: Path, subset: str, pair: Pair, first: int, sentences: Iterator[Sentence], selection: str
+) -> Tuple[Tally, List[Dict[str, Any]]]:
+    """Write a language pair's training split; returns what it has, and what it has not.
+
+    Args:
+        first: the id of the pair's first sentence.
+    """
+    source_lang, target_lang = pair[:2]
+    prefix = data / f"{subset}.{source_lang}-{target_lang}"
+    if not indexed_dataset.dataset_exists(f"{prefix}.{source_lang}", None):
+        prefix = data / f"{subset}.{target_lang}-{source_lang}"
+    originals = {lang: data_utils.load_indexed_dataset(f"{prefix}.{lang}") for lang in (source_lang, target_lang)}
+    adds_gold, eos = get_selection(selection).adds_gold, Dictionary().eos()
+    tally, skipped = Tally(), []
+    with _Writers(out, _names(pair), {lang: _vocabulary(data, lang) for lang in (source_lang, target_lang)}) as writers:
+        for sentence in sentences:
+            tally.add(sentence)
+            if sentence.skipped is not None:
+                skipped.append({"id": sentence.id, "reason": sentence.skipped})
+                continue
+            if sentence.source is None:
+                source = originals[source_lang][sentence.id - first]
+            else:
+                source = torch.tensor([*sentence.source, eos])
+            targets = [torch.tensor([*sentence.hypotheses[rank].tokens, eos]) for rank in sentence.chosen]
+            if adds_gold:
+                targets.append(originals[target_lang][sentence.id - first])
+                tally.pairs += 1
+            for target in targets:
+                writers.add({source_lang: source, target_lang: target})
+    return tally, skipped
+
+
+def _vocabulary(data: Path, lang: str) -> Optional[int]:
+    """The size of a language's dictionary; None where it is not with the data (--fixed-dictionary)."""
+    path = data / f"dict.{lang}.txt"
+    return len(Dictionary.load(str(path))) if path.exists() else None
 
 
 def merge(paths: Sequence[str], out: str, data: Optional[str] = None) -> Dict[str, Any]:
@@ -145,15 +184,15 @@ def _sentences(stores: Sequence[BlockStore]) -> Iterator[Sentence]:
             yield sentence
 
 
-def _copy_other_splits(data: Path, out: Path, source_lang: str, target_lang: str) -> List[str]:
+def _copy_other_splits(data: Path, out: Path, pairs: Sequence[Pair]) -> List[str]:
     """Copy dictionaries and all splits but the training one, so that the corpus is a data directory of its own."""
+    languages = {lang for pair in pairs for lang in pair[:2]}
+    dictionaries = {f"dict.{lang}.txt" for lang in languages}
+    stems = {f".{stem}." for pair in pairs for stem in (f"{pair}", f"{pair.target}-{pair.source}")}
     copied = []
     for path in sorted(data.iterdir()):
-        pair = f".{source_lang}-{target_lang}." in path.name or f".{target_lang}-{source_lang}." in path.name
-        if (pair and not re.fullmatch(rf"{SPLIT}\d*", path.name.split(".")[0])) or path.name in (
-            f"dict.{source_lang}.txt",
-            f"dict.{target_lang}.txt",
-        ):
+        of_pair = any(stem in path.name for stem in stems)
+        if (of_pair and not re.fullmatch(rf"{SPLIT}\d*", path.name.split(".")[0])) or path.name in dictionaries:
             with replacing(str(out / path.name)) as temporary:
                 shutil.copyfile(path, temporary)
             copied.append(path.name)
@@ -163,7 +202,7 @@ def _copy_other_splits(data: Path, out: Path, source_lang: str, target_lang: str
 class _Writers:
     """Writes both sides of a split in fairseq's mmap format, under temporary names until all is written."""
 
-    def __init__(self, directory: Path, names: Dict[str, str], vocabularies: Dict[str, int]) -> None:
+    def __init__(self, directory: Path, names: Dict[str, str], vocabularies: Dict[str, Optional[int]]) -> None:
         self.paths = {lang: directory / name for lang, name in names.items()}
         self.builders = {
             lang: indexed_dataset.make_builder(f"{path}.bin.tmp", impl="mmap", vocab_size=vocabularies[lang])

@@ -18,7 +18,7 @@ from fairseq_tg.errors import UserError
 
 #: What a stored k-best list depends on; a build from stored lists may differ in all else.
 SEARCH_SETTINGS = (
-    *("base", "actors", "model_overrides", "fp16", "data_hash", "subset", "languages", "sentences"),
+    *("base", "actors", "model_overrides", "fp16", "data_hash", "subset", "languages", "sentences", "marks"),
     *("beam", "search", "engine", "text", "source", "dropout"),
 )
 #: In what the model may differ from the one whose lists are refreshed

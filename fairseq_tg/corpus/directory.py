@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
 from fairseq_tg.corpus.blocks import BlockStore
+from fairseq_tg.corpus.pairs import Pair
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import make_directory, parse_json, replacing
 from fairseq_tg.locks import take_lock
@@ -137,9 +138,12 @@ def check_training_split(data: str) -> None:
 def _check_manifest(manifest: Dict[str, Any]) -> None:
     """What is used of a manifest is what it should be: whoever wrote it, paths are made of some of it."""
     recipe = manifest["recipe"]
-    names = [*recipe["languages"], recipe["subset"]] if "languages" in recipe else []
-    if len(names) not in (0, 3) or not all(re.fullmatch(r"\w[\w.@+-]*", name) for name in names):
+    pairs = recorded_pairs(recipe) if "languages" in recipe else []
+    names = [name for pair in pairs for name in pair[:2]] + ([recipe["subset"]] if pairs else [])
+    if not all(re.fullmatch(r"\w[\w.@+-]*", name) for name in names):
         raise ValueError(f"{names} are no names of languages and a split")
+    if "pairs" in recipe and sum(recipe["pairs"].values()) != recipe["sentences"]:
+        raise ValueError("the sentences of its pairs are not all there are")
     for name, least in (("sentences", 0), ("block_size", 1)):
         if not isinstance(recipe.get(name, least), int) or recipe.get(name, least) < least:
             raise ValueError(f"its {name} is {recipe[name]!r:.20}")
@@ -186,9 +190,27 @@ def split_files(data: Path, split: str, languages: Sequence[str]) -> List[Path]:
     return [path for pair in pairs for path in sorted(data.glob(f"{split}.{pair}.*"))]
 
 
-def hash_data(data: Path, subset: str, languages: Sequence[str]) -> str:
-    """A hash of what a corpus is built from: both dictionaries, and both sides of a split."""
-    files = [*(data / f"dict.{lang}.txt" for lang in languages), *split_files(data, subset, languages)]
+def record_pairs(pairs: Sequence[Pair]) -> Dict[str, Any]:
+    """What a recipe says of its language pairs: of one as of old, of several the sentences of each."""
+    if len(pairs) == 1:
+        return {"languages": list(pairs[0][:2]), "sentences": pairs[0].sentences}
+    sentences = {str(pair): pair.sentences for pair in pairs}
+    return {"languages": [list(pair[:2]) for pair in pairs], "sentences": sum(sentences.values()), "pairs": sentences}
+
+
+def recorded_pairs(recipe: Dict[str, Any]) -> List[Pair]:
+    """The language pairs of a recipe, in the order of their sentences."""
+    languages = recipe["languages"] if "pairs" in recipe else [recipe["languages"]]
+    counts = recipe["pairs"].values() if "pairs" in recipe else [recipe["sentences"]]
+    return [Pair(source, target, count) for (source, target), count in zip(languages, counts)]
+
+
+def hash_data(data: Path, subset: str, pairs: Sequence[Pair]) -> str:
+    """A hash of what a corpus is built from: the dictionaries that are there, and both sides of a split."""
+    files: List[Path] = []
+    for pair in pairs:
+        files += [path for path in (data / f"dict.{lang}.txt" for lang in pair[:2]) if path.exists()]
+        files += split_files(data, subset, pair[:2])
     parts = "".join(f"{path.name} {hash_file(path)}\n" for path in files)
     return hashlib.sha256(parts.encode()).hexdigest()
 

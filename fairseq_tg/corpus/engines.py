@@ -15,8 +15,8 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.loading.data_only import read_data_only_in
 from fairseq_tg.registry import Registry
 
-#: Decodes a sample into a k-best list for each of its sentences
-Search = Callable[[List[Any], Dict[str, Any]], List[List[Hypothesis]]]
+#: Decodes a sample into a k-best list for each of its sentences, by models and with what the task asks of a generator
+Search = Callable[..., List[List[Hypothesis]]]
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Searched:
     upcoming: Callable[[int], List[int]]  # those that are asked for together with a sentence, it among them
     following: Callable[[int], List[int]]  # and those that are asked for after them
     to_text: Callable[[Sequence[int]], str]
+    prefix: Callable[[int], List[int]] = lambda sentence: []  # what a sentence's translation begins with
 
 
 #: Functions that make a search
@@ -40,18 +41,17 @@ ENGINES: Registry[Callable[[Searched], Search]] = Registry("engine", flag="--kbe
 @ENGINES.register("fairseq")
 def fairseq_search(searched: Searched) -> Search:
     """Beam search with fairseq's own generator."""
-    return generator_search(searched.generator, searched.to_text, searched.task.target_dictionary.eos())
+    return generator_search(searched.generator, searched.task, searched.to_text)
 
 
-def generator_search(generator: Any, to_text: Callable[[Sequence[int]], str], eos: int) -> Search:
+def generator_search(generator: Any, task: Any, to_text: Callable[[Sequence[int]], str]) -> Search:
     """Whatever a generator of fairseq's kind finds."""
 
-    def search(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
-        return [[hypothesis(h) for h in hypotheses] for hypotheses in generator.generate(models, sample)]
+    def search(models: List[Any], sample: Dict[str, Any], **asked: Any) -> List[List[Hypothesis]]:
+        return [[hypothesis(h) for h in hypotheses] for hypotheses in generator.generate(models, sample, **asked)]
 
     def hypothesis(found: Dict[str, Any]) -> Hypothesis:
-        tokens = found["tokens"].tolist()
-        tokens = tokens[:-1] if tokens and tokens[-1] == eos else tokens
+        tokens = task.strip(found["tokens"].tolist())
         log_prob = float(found["positional_scores"].sum())
         return Hypothesis(tokens, to_text(tokens), float(found["score"]), log_prob)
 
@@ -121,6 +121,8 @@ def ctranslate2_search(searched: Searched) -> Search:
         raise UserError("--kbest-engine ctranslate2 searches the base alone: leave out --actor-weights and --lm-path")
     if os.pathsep in path:
         raise UserError("--kbest-engine ctranslate2 does not know ensembles: use the engine fairseq")
+    if task.marks:
+        raise UserError("--kbest-engine ctranslate2 does not know this task's language symbols: use the engine fairseq")
     with tempfile.TemporaryDirectory() as directory:
         convert_to_ctranslate2(path, task.cfg, directory)
         # Workers of one thread each: with beams this wide, small batches side by side beat one batch on all threads
@@ -147,7 +149,7 @@ def ctranslate2_search(searched: Searched) -> Search:
         )
         under_way.update(zip(ids, results))
 
-    def search(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
+    def search(models: List[Any], sample: Dict[str, Any], **asked: Any) -> List[List[Hypothesis]]:
         ids = sample["id"].tolist()
         # A whole block is submitted with its first batch: the engine works while the results before are being scored
         for i in ids:

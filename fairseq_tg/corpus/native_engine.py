@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 
 from fairseq_tg.compiled.engine import Engine, Found, SearchSettings
@@ -32,8 +33,10 @@ UNKNOWN_OPTIONS = {
 }
 
 
-def why_not(models: Sequence[Any], generation: Any) -> Optional[str]:
+def why_not(task: Any, models: Sequence[Any], generation: Any) -> Optional[str]:
     """Why the native engine cannot search with these models and options; None if it can."""
+    if task.target_prefix(task.pairs[0][1]) is None:
+        return "it does not know this task's language symbols"
     for name, default in UNKNOWN_OPTIONS.items():
         if generation.get(name, default) != default:
             return f"it does not know --{name.replace('_', '-')}"
@@ -43,10 +46,10 @@ def why_not(models: Sequence[Any], generation: Any) -> Optional[str]:
     return None if problem is None else f"it does not know {problem}"
 
 
-def default_engine(models: Sequence[Any], generation: Any, on_cpu: bool) -> str:
+def default_engine(task: Any, models: Sequence[Any], generation: Any, on_cpu: bool) -> str:
     """The engine where none is asked for."""
     built = "not built" not in described()
-    return "native" if on_cpu and built and why_not(models, generation) is None else "fairseq"
+    return "native" if on_cpu and built and why_not(task, models, generation) is None else "fairseq"
 
 
 def plan_batches(lengths: Sequence[int], limits: Sequence[int], beam: int, layout: Layout) -> List[range]:
@@ -95,7 +98,7 @@ def _search(searched: Searched, int8: bool) -> Search:
 
     def engine_of(models: List[Any]) -> Engine:
         if not engines:
-            reason = why_not(models, generation)
+            reason = why_not(searched.task, models, generation)
             parameter = next(models[0].parameters())
             if reason is None and (parameter.device.type != "cpu" or parameter.dtype != torch.float32):
                 reason = "it searches on a CPU, in float32"
@@ -103,7 +106,7 @@ def _search(searched: Searched, int8: bool) -> Search:
                 raise UserError(f"--kbest-engine native cannot search for this: {reason}; use the engine fairseq")
             layout, tensors = extract(models[0])
             try:
-                engines.append(Engine(layout, quantize(tensors, layout) if int8 else tensors))
+                engines.append(Engine(layout, quantize(tensors, layout) if int8 else tensors, consume=True))
             except EngineError as error:
                 raise UserError(f"{error}; or use --kbest-engine fairseq") from None
         return engines[0]
@@ -116,13 +119,19 @@ def _search(searched: Searched, int8: bool) -> Search:
             raise UserError(
                 f"--min-len {settings.min_length} is over the limit of {min(limits)}: see --max-len-a and --max-len-b"
             )
+        prefixes = np.array([searched.prefix(i) for i in ids], dtype=np.int32)
         for batch in plan_batches([len(source) for source in sources], limits, settings.beam, engine.layout):
             task = pool.submit(
-                engine.search, [sources[i] for i in batch], [limits[i] for i in batch], settings, threads=1
+                engine.search,
+                [sources[i] for i in batch],
+                [limits[i] for i in batch],
+                settings,
+                threads=1,
+                prefixes=prefixes[batch] if prefixes.size else None,
             )
             under_way.update({ids[i]: (task, place) for place, i in enumerate(batch)})
 
-    def search(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
+    def search(models: List[Any], sample: Dict[str, Any], **asked: Any) -> List[List[Hypothesis]]:
         engine = engine_of(models)
         ids = sample["id"].tolist()
         # The engine is always a block ahead: it works while the results before are being scored
@@ -135,7 +144,7 @@ def _search(searched: Searched, int8: bool) -> Search:
         return [[hypothesis(found) for found in _taken(under_way.pop(i))] for i in ids]
 
     def hypothesis(found: Found) -> Hypothesis:
-        tokens = found.tokens[:-1]
+        tokens = searched.task.strip(found.tokens)
         return Hypothesis(tokens, searched.to_text(tokens), found.score, sum(found.positional))
 
     return search

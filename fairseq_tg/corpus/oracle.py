@@ -23,6 +23,7 @@ class OracleGenerator:
         search: finds the k-best lists.
         greedy: finds the base's greedy output, for the selections that need it.
         to_text: makes words of dictionary ids; of those of a reference, if its second argument says so.
+        task: says what of a target are its words.
         keeps_greedy: the greedy output is kept with the list, whatever the selection needs.
         keeps_sources: what was translated is kept with its list, as it is not what the data has.
     """
@@ -35,8 +36,7 @@ class OracleGenerator:
         objective: Objective,
         selection: Selection,
         to_text: Callable[..., str],
-        padding_idx: int,
-        eos: int,
+        task: Any,
         keeps_sources: bool = False,
         keeps_greedy: bool = False,
     ) -> None:
@@ -46,8 +46,10 @@ class OracleGenerator:
         self.objective = objective
         self.selection = selection
         self.to_text = to_text
-        self.padding_idx = padding_idx
-        self.eos = eos
+        self.task = task
+        self.padding_idx = task.target_dictionary.pad()
+        self.eos = task.target_dictionary.eos()
+        self.symbols_to_strip_from_output = {self.eos, *task.marks}  # where fairseq-generate prints references
         self.keeps_sources = keeps_sources
         self.needs_greedy = selection.needs_greedy or keeps_greedy
 
@@ -58,11 +60,11 @@ class OracleGenerator:
         own = all(own and sentence is not None for sentence, own in known)
         greedy: List[Optional[Hypothesis]] = [None] * len(ids)
         if self.needs_greedy and not own:
-            greedy = [hypotheses[0] for hypotheses in self.greedy(models, sample)]
+            greedy = [hypotheses[0] for hypotheses in self.greedy(models, sample, **kwargs)]
         stored = [sentence for sentence, _ in known]
         if self.build.refreshes and not own:
             stored = [s if s is not None and is_same(s.greedy, now) else None for s, now in zip(stored, greedy)]
-        lists = self._find_lists(models, sample, stored)
+        lists = self._find_lists(models, sample, stored, **kwargs)
         outputs = []
         for row, (sentence_id, hypotheses) in enumerate(zip(ids, lists)):
             earlier = stored[row]
@@ -74,20 +76,23 @@ class OracleGenerator:
                 sentence = self.judge(sentence_id, hypotheses, reference, greedy[row])
                 sentence.kept = True if self.build.refreshes and earlier is not None else None
                 if self.keeps_sources:
-                    sentence.source = self._ids(sample["net_input"]["src_tokens"][row])[:-1]
+                    sentence.source = self._ids(sample["net_input"]["src_tokens"][row])
             outputs.append([self._as_fairseq(h) for h in _chosen_first(sentence)])
             self.build.add(sentence)
         return outputs
 
     def _find_lists(
-        self, models: List[Any], sample: Dict[str, Any], stored: List[Optional[Sentence]]
+        self, models: List[Any], sample: Dict[str, Any], stored: List[Optional[Sentence]], **asked: Any
     ) -> List[List[Hypothesis]]:
         """The lists that are stored, and of the other sentences those that are found now."""
         missing = [row for row, sentence in enumerate(stored) if sentence is None]
         found: List[List[Hypothesis]] = []
         if missing:
             self.build.ask([int(sample["id"][row]) for row in missing])
-            found = self.search(models, sample if len(missing) == len(stored) else take_rows(sample, missing))
+            if len(missing) < len(stored):
+                sample = take_rows(sample, missing)
+                asked = {name: value[missing] if isinstance(value, Tensor) else value for name, value in asked.items()}
+            found = self.search(models, sample, **asked)
         searched = iter(found)
         return [next(searched) if sentence is None else sentence.hypotheses for sentence in stored]
 
@@ -124,7 +129,7 @@ class OracleGenerator:
         }
 
     def _ids(self, tokens: Tensor) -> List[int]:
-        return [token for token in tokens.tolist() if token != self.padding_idx]
+        return self.task.strip([token for token in tokens.tolist() if token != self.padding_idx])
 
 
 def is_same(one: Optional[Hypothesis], other: Optional[Hypothesis]) -> bool:

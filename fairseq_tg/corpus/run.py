@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import sys
@@ -16,10 +17,11 @@ from fairseq.data.iterators import EpochBatchIterator
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.corpus.build import Build, describe, parse_shard
-from fairseq_tg.corpus.directory import KBEST, CorpusDirectory, hash_data, hash_file
+from fairseq_tg.corpus.directory import KBEST, CorpusDirectory, hash_data, hash_file, record_pairs
 from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search, seeded
 from fairseq_tg.corpus.native_engine import default_engine
 from fairseq_tg.corpus.oracle import OracleGenerator
+from fairseq_tg.corpus.pairs import Pair, PairsDataset
 from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.corpus.sources import ChangedSources, asks_for_changes, source_changes
@@ -67,10 +69,12 @@ class CorpusRun:
         self.shard = self._shard()
         self.engine = self.cfg.kbest_engine or self._find_engine()
         self.build: Optional[Build] = None
+        if asks_for_changes(self.cfg) and task.marks:
+            raise UserError("sources are changed without their language symbols, which this task has: leave that out")
         self.changes = source_changes(task, root) if asks_for_changes(self.cfg) else None
         bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
-        self.to_text = Words(task.target_dictionary, bpe, tokenizer, root.common_eval.post_process)
+        self.to_text = Words(task.target_dictionary, bpe, tokenizer, root.common_eval.post_process, task.marks)
         self.subwords = self.to_text.subwords
         score_words(root, self.subwords)
 
@@ -112,7 +116,7 @@ class CorpusRun:
                 return manifest["recipe"]["engine"]
         common = self.root.common
         on_cpu = (common.cpu or not torch.cuda.is_available()) and not common.fp16
-        return default_engine(self.task.built_models, self.root.generation, on_cpu)
+        return default_engine(self.task, self.task.built_models, self.root.generation, on_cpu)
 
     # The recipe: everything that the corpus depends on
 
@@ -121,15 +125,17 @@ class CorpusRun:
         paths = utils.split_paths(self.root.common_eval.path)
         actors = utils.split_paths(self.cfg.actor_weights) if self.cfg.actor_weights else []
         language_models = [generation.lm_path] if generation.lm_path else []
+        pairs = self._pairs(dataset)
+        marks = self.task.mark_options()
         return {
             "base": [fingerprint(load_checkpoint(path)["model"]) for path in (*paths, *language_models)],
             "actors": [hash_file(Path(path)) for path in actors],
             "model_overrides": self.root.common_eval.model_overrides,
             "fp16": self.root.common.fp16,
-            "data_hash": hash_data(Path(self.cfg.data), data.gen_subset, [self.cfg.source_lang, self.cfg.target_lang]),
+            "data_hash": hash_data(Path(self.cfg.data), data.gen_subset, pairs),
             "subset": data.gen_subset,
-            "languages": [self.cfg.source_lang, self.cfg.target_lang],
-            "sentences": len(dataset),
+            **record_pairs(pairs),
+            **({"marks": marks} if marks else {}),
             "beam": generation.beam,
             "search": {name: generation.get(name) for name in SEARCH_OPTIONS},
             "engine": self.engine,
@@ -146,6 +152,16 @@ class CorpusRun:
             "greedy": True if asks_for_greedy(self.cfg) else None,
             "refreshes": self._refreshed_lists(),
         }
+
+    def _pairs(self, dataset: Any) -> List[Pair]:
+        if isinstance(dataset, PairsDataset):
+            return dataset.pairs
+        return [Pair(self.cfg.source_lang, self.cfg.target_lang, len(dataset))]
+
+    def _prefix(self, dataset: Any, sentence: int) -> List[int]:
+        several = isinstance(dataset, PairsDataset)
+        lang = dataset.pairs[dataset.pair_of(sentence)].target if several else self.cfg.target_lang
+        return self.task.target_prefix(lang) or []
 
     def _refreshed_lists(self) -> Optional[str]:
         """The hash of the lists that are refreshed."""
@@ -188,7 +204,7 @@ class CorpusRun:
         self.build = Build(directory, recipe, self.shard)
         if self.cfg.kbest_from or self.cfg.kbest_refresh:
             self.build.reuse(self.cfg.kbest_from or self.cfg.kbest_refresh, refreshes=not self.cfg.kbest_from)
-        skip = find_unusable(dataset, max_positions, max_tokens, self.selection.needs_reference)
+        skip = find_unusable(dataset, max_positions, max_tokens, self.selection.needs_reference, self.task.empty_sizes)
         if self.changes is not None:
             self.changes.limit(max_positions)
             dataset.src = ChangedSources(dataset.src, self.changes)
@@ -215,27 +231,29 @@ class CorpusRun:
         if dataset is not self.task.datasets.get(subset):
             raise UserError("--kbest-dir builds a corpus with fairseq-generate: leave it out of other commands")
         if self.selection.needs_reference and dataset.tgt is None:
+            side = " or ".join(sorted({target for _, target in self.task.pairs}))
             raise UserError(
-                f"'{self.cfg.data}' has no {self.cfg.target_lang} side of {subset}: --selection {self.selection.name} "
+                f"'{self.cfg.data}' has no {side} side of {subset}: --selection {self.selection.name} "
                 "compares with a reference; without one, use --selection mbr"
             )
 
     def generator(self, search_generator: Any, greedy_generator: Any) -> OracleGenerator:
         """The oracle around the search of --kbest-engine."""
         assert self.build is not None
-        dictionary = self.task.target_dictionary
+        dataset = self.task.dataset(self.root.dataset.gen_subset)
         searched = Searched(
             path=self.root.common_eval.path,
             task=self.task,
             generation=self.root.generation,
             generator=search_generator,
-            sources=self.task.dataset(self.root.dataset.gen_subset).src,
+            sources=dataset.src,
             upcoming=self.build.left_in_block,
             following=self.build.next_block,
             to_text=self.to_text,
+            prefix=functools.partial(self._prefix, dataset),
         )
         search = ENGINES[self.engine](searched)
-        greedy = generator_search(greedy_generator, self.to_text, dictionary.eos())
+        greedy = generator_search(greedy_generator, self.task, self.to_text)
         if self.root.generation.retain_dropout:
             search, greedy = (seeded(each, self.root.common.seed) for each in (search, greedy))
         return OracleGenerator(
@@ -245,8 +263,7 @@ class CorpusRun:
             self.objective,
             self.selection,
             self.to_text,
-            dictionary.pad(),
-            dictionary.eos(),
+            self.task,
             keeps_sources=self.changes is not None,
             keeps_greedy=asks_for_greedy(self.cfg),
         )
@@ -266,16 +283,21 @@ def command_line(argv: List[str]) -> str:
     return shlex.join(words)
 
 
-def find_unusable(dataset: Any, max_positions: Any, max_tokens: Any, needs_reference: bool) -> Dict[int, str]:
-    """The sentences that cannot be translated or scored, with the reason."""
+def find_unusable(
+    dataset: Any, max_positions: Any, max_tokens: Any, needs_reference: bool, empty: Tuple[int, int] = (1, 1)
+) -> Dict[int, str]:
+    """The sentences that cannot be translated or scored, with the reason.
+
+    empty: how many symbols there are of a source and of a target without words: the end of sentence, at least.
+    """
     limits = max_positions if isinstance(max_positions, (tuple, list)) else (max_positions, max_positions)
     most = max_tokens or float("inf")  # a batch has room for a sentence, both sides of it
     reasons: Dict[int, str] = {}
-    sides = [("source", dataset.src_sizes, min(limits[0], most))]
+    sides = [("source", dataset.src_sizes, min(limits[0], most), empty[0])]
     if dataset.tgt is not None:
-        sides.append(("target", dataset.tgt_sizes, min(limits[1], most) if needs_reference else most))
-    for side, sizes, limit in sides:
-        for i in np.flatnonzero(np.asarray(sizes) <= 1):  # end of sentence alone
+        sides.append(("target", dataset.tgt_sizes, min(limits[1], most) if needs_reference else most, empty[1]))
+    for side, sizes, limit, least in sides:
+        for i in np.flatnonzero(np.asarray(sizes) <= least):
             if side == "target" and not needs_reference:
                 continue
             reasons.setdefault(int(i), f"empty {side}: there are no words")

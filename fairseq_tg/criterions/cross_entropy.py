@@ -13,6 +13,7 @@ from fairseq.criterions.label_smoothed_cross_entropy import (
 )
 from torch import Tensor, nn
 
+from fairseq_tg.criterions.adaptive import adaptive_log_probs
 from fairseq_tg.criterions.log_probs import TokenLogProbs, smoothed
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
@@ -54,8 +55,9 @@ class ActorCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """
         target = target[:, self.ignore_prefix_size :]
         logits = net_output[0]
-        if getattr(_inside(model).decoder, "adaptive_softmax", None) is not None:
-            logits = model.get_normalized_probs(net_output, log_probs=True).clone()  # which are logits of themselves
+        adaptive = getattr(_inside(model).decoder, "adaptive_softmax", None)
+        if adaptive is not None:
+            logits = adaptive_log_probs(adaptive, logits)  # which are logits of themselves
         logits = logits[:, self.ignore_prefix_size :].flatten(0, 1)
         log_probs, sums = TokenLogProbs.apply(logits, target.flatten(), self.padding_idx, self.eps > 0)
         return log_probs.view_as(target), sums.view_as(target), logits.size(-1)

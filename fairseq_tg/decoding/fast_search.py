@@ -133,9 +133,10 @@ class FastGenerator(SequenceGenerator):
             self._engine_tried = True
             parameters = list(self.translator.parameters())
             plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
+            plain = plain and self.eos == self.tgt_dict.eos()  # and no language's symbol, as in mBART
             if plain and unsupported(self.translator) is None:
                 try:
-                    self._engine = Engine(*extract(self.translator))
+                    self._engine = Engine(*extract(self.translator), consume=True)
                 except EngineError:  # not built here: sessions do it, too
                     self._engine = None
         return self._engine

@@ -6,11 +6,13 @@ from typing import Any, Dict, List, Optional
 
 import torch
 import torch.nn.functional as F
+from fairseq.models.bart import BARTModel
 from fairseq.models.transformer import TransformerModel, TransformerModelBase
 from torch import Tensor
 
 from fairseq_tg.compiled.transformer_extract import unsupported
 from fairseq_tg.decoding.sessions import Acting, Session, padding_mask, session_for
+from fairseq_tg.models.bart import TGBARTModel
 from fairseq_tg.models.transformer import TGTransformerModel
 
 
@@ -77,7 +79,7 @@ class _Layer:
         self.act.keep(rows)
 
 
-@session_for(TransformerModel, TransformerModelBase, TGTransformerModel)
+@session_for(TransformerModel, TransformerModelBase, BARTModel, TGTransformerModel, TGBARTModel)
 class TransformerSession(Session):
     def __init__(self, model: Any, net_input: Dict[str, Tensor], steps: int) -> None:
         self.decoder = model.decoder

@@ -16,6 +16,7 @@ from fairseq_tg.differences import differing_words
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.examples import Example, choose_examples
+from fairseq_tg.evaluation.explained import draw_examples, picture_name
 from fairseq_tg.evaluation.likelihood import token_means, word_likelihood
 from fairseq_tg.evaluation.lineup import Lineup, label_actors
 from fairseq_tg.evaluation.measure import Spread, take_turns
@@ -66,6 +67,7 @@ class Report:
     norms: Dict[str, List[NormsAt]] = field(default_factory=dict)
     helped: List[Example] = field(default_factory=list)
     hurt: List[Example] = field(default_factory=list)
+    pictures: List[str] = field(default_factory=list)  # files of what the actors did with these
     notes: List[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -124,6 +126,9 @@ def make_report(options: ReportOptions) -> Report:
             }
         for name in list(actors)[:1]:
             report.helped, report.hurt = choose_examples(subset.source_text, subset.references, texts, name)
+            pictures = draw_examples(models[name], task, subset, [*report.helped, *report.hurt])
+            write(Path(options.out), pictures)
+            report.pictures = list(pictures)
     for name, path in actors.items():
         report.norms[name] = read_norms(Path(options.train_log or Path(path).parent / TRAIN_LOG))
         if not report.norms[name]:
@@ -204,7 +209,10 @@ def sections(report: Report) -> List[Section]:
     for title, examples in (("Where it helped most", report.helped), ("Where it hurt most", report.hurt)):
         if examples:
             note = "By the difference in sentence BLEU to greedy; words that differ from greedy's are marked."
-            made += [Section(title, notes=[note], page_only=True), *map(_example, examples)]
+            made += [
+                Section(title, notes=[note], page_only=True),
+                *(_example(example, report.pictures) for example in examples),
+            ]
     computed = f"computed in {report.seconds:.0f} s with {report.options.threads} thread(s)"
     return [*made, Section(notes=[*report.notes, in_words(report.versions), computed])]
 
@@ -274,8 +282,10 @@ def _sets(report: Report) -> Section:
     return Section("Set by set", header=header, rows=rows, notes=notes)
 
 
-def _example(example: Example) -> Section:
+def _example(example: Example, pictures: Sequence[str]) -> Section:
     greedy = example.outputs["greedy"]
     rows: List[List[Any]] = [["source", example.source], ["reference", example.reference]]
     rows += [[name, differing_words(text, greedy)] for name, text in example.outputs.items()]
-    return Section(lead=[f"Sentence {example.index}, {example.gain:+.1f}"], rows=rows, page_only=True)
+    name = picture_name(example)
+    links = {"Where the actors acted": name} if name in pictures else {}
+    return Section(lead=[f"Sentence {example.index}, {example.gain:+.1f}"], rows=rows, page_only=True, links=links)

@@ -53,6 +53,8 @@ def read_subset(
     Args:
         model: what translates the sources and, with `scores_targets`, is given the targets.
     """
+    if task.marks:
+        raise UserError("report, bench and run do not know language symbols yet: score with fairseq-generate")
     text = text or WordOptions()
     words = Words.of(task.target_dictionary, text, task.cfg.target_lang)
     task.load_dataset(name)

@@ -6,7 +6,7 @@ import json
 import platform
 import sys
 from base64 import b64encode
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -40,6 +40,7 @@ class Section:
     notes: Sequence[str] = ()
     figures: Sequence[str] = ()
     page_only: bool = False  # too long for a terminal
+    links: Mapping[str, str] = field(default_factory=dict)  # files beside the page, by what the reader finds there
 
     def as_text(self) -> List[str]:
         title = [self.title] if self.title and self.rows else []
@@ -53,6 +54,7 @@ class Section:
             kind = "" if self.header else ' class="words"'
             body.append(f"<table{kind}>{head}" + "\n".join(map(_html_row, self.rows)) + "</table>")
         body += [f'<p class="note">{escape(note)}</p>' for note in self.notes]
+        body += [f'<p><a href="{escape(file)}">{escape(text)}</a></p>' for text, file in self.links.items()]
         shown = {name: b64encode(figures[name]).decode() for name in self.figures if name in figures}
         return body + [
             f'<p><img alt="{escape(name)}" src="data:image/png;base64,{png}"></p>' for name, png in shown.items()

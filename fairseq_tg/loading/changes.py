@@ -28,6 +28,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
 from fairseq_tg.loading.checkpoints import COPIES, load_checkpoint
 from fairseq_tg.loading.data_only import read_data_only_in
+from fairseq_tg.loading.one_copy import taking_tensors
 
 #: Modules of fairseq's that load files named in a checkpoint, beside `checkpoint_utils`
 _READERS = (
@@ -46,7 +47,8 @@ def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
             if not os.path.exists(filename) and not kwargs.get("suffix") and kwargs.get("num_shards", 1) == 1:
                 raise UserError(f"no checkpoint at '{filename}': give --path the path of a fairseq checkpoint (.pt)")
         try:
-            return load_ensemble(filenames, *args, **kwargs)
+            with taking_tensors():
+                return load_ensemble(filenames, *args, **kwargs)
         except RuntimeError as error:
             if "loading state_dict" not in str(error):
                 raise

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.data_only import allow, read_data_only_in
+from fairseq_tg.loading.one_copy import one_copy, tensors_are_taken
 
 #: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
 ALLOWED_GLOBALS: List[Any] = [
@@ -48,6 +49,7 @@ EVALUATED_OPTIONS = {
     *("xformers_att_config", "encoder_xformers_att_config", "decoder_xformers_att_config"),
     *("vggblock_enc_config", "transformer_enc_config", "transformer_dec_config", "conv_dec_config"),
     *("transformer_context", "transformer_sampling"),
+    *("langtoks", "extra_data", "extra_lang_pairs", "sampling_weights"),
     *("adam_betas", "adamax_betas", "adafactor_eps", "lamb_betas"),
     # by the parsers of flags, which a base's options are made into for `cont.`
     *("encoder_glu", "decoder_glu", "encoder_kernel_size_list", "decoder_kernel_size_list", "weight_softmax"),
@@ -88,6 +90,8 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
     except OmegaConfBaseException as error:  # a value that names another which is not there
         raise _not_a_checkpoint(path, error) from None
     state["model"] = without_extras(state["model"])
+    if tensors_are_taken():
+        state["model"] = one_copy(state["model"])
     return state
 
 

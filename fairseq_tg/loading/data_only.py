@@ -7,7 +7,9 @@ its default off. Older ones cannot be given a list; for them there is an unpickl
 from __future__ import annotations
 
 import collections
+import os
 import pickle
+import zipfile
 from types import ModuleType
 from typing import Any, Dict, List
 
@@ -68,7 +70,13 @@ def allow(classes: List[Any]) -> None:
 
 
 def load_data(file: Any, **options: Any) -> Any:
-    """torch.load, which reads data only, whatever its version, its caller and the environment say."""
+    """torch.load, which reads data only, whatever its version, its caller and the environment say.
+
+    An open file that is an archive of torch's is mapped: a tensor takes memory where it is looked at.
+    """
+    path = getattr(file, "name", None)
+    if isinstance(path, str) and os.path.isfile(path) and zipfile.is_zipfile(path):
+        file, options = path, {**options, "mmap": True}
     if TORCH_READS_DATA_ONLY:
         return torch.load(file, **{**options, "weights_only": True})
     return torch.load(file, **{**options, "weights_only": False, "pickle_module": _as_pickle_module()})

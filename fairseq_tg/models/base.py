@@ -25,10 +25,14 @@ from fairseq_tg.actors import ACTORS, build_actor
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code, split_tensors
+from fairseq_tg.loading.one_copy import WithoutWeights, one_copy
 from fairseq_tg.models.config import ActorConfig
+from fairseq_tg.models.kinds import refuse_kinds
 from fairseq_tg.models.site import ActorSite, Norms
 
 FAMILY_PREFIX = "tg_"
+#: Models that translate as another does, with the same parameters: this one is only trained otherwise
+SAME_MODELS = {"transformer_align": "transformer"}
 #: The form of the actors that --actor-sites all adds
 FURTHER_ACTOR = "gate"
 #: What fairseq's own average_checkpoints.py does to the base, rounding it anew
@@ -74,7 +78,8 @@ class Base:
     def family(self) -> str:
         """The name of the fairseq model: transformer, lstm, fconv or another."""
         arch = self.options.get("_name") or self.options.get("arch") or "unknown"
-        return ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
+        name = ARCH_MODEL_NAME_REGISTRY.get(arch, arch)
+        return SAME_MODELS.get(name, name)
 
     def build_options(self) -> Union[Namespace, DictConfig]:
         """The options, as fairseq's `build_model` takes them."""
@@ -103,6 +108,7 @@ class Base:
     def of_config(cls, config: Union[Namespace, DictConfig], fingerprint: str, path: str) -> Base:
         """Record the model options of a checkpoint and the fingerprint of its weights."""
         namespace = isinstance(config, Namespace)
+        refuse_kinds(config, f"'{path}'")
         if recorded_base(config):
             raise UserError(f"{path} has actors already: give the checkpoint of a model without")
         options = vars(config) if isinstance(config, Namespace) else OmegaConf.to_container(config, resolve=True)
@@ -159,9 +165,10 @@ class ActorModel(BaseFairseqModel):
         else:
             if not getattr(task, "keeps_base_record", False):
                 raise UserError(f"--arch {cfg._name} is trained with --task tg_translation: add that")
-            base, weights = read_base(cfg.base_checkpoint)
+            base, weights = read_base(cfg.base_checkpoint, task)
         check_family(base, cfg._name, cfg.base_checkpoint)
-        model = cls.base_class.build_model(base.build_options(), task)
+        with WithoutWeights():
+            model = cls.base_class.build_model(base.build_options(), task)
         model.__class__ = cls  # see `adopt`: built by fairseq's own code, extended by ours
         assert isinstance(model, ActorModel)
         model.base = base
@@ -218,7 +225,9 @@ class ActorModel(BaseFairseqModel):
             local = data_name_or_path.startswith(".")
             data = os.path.join(model_name_or_path, data_name_or_path) if local else data_name_or_path
             kwargs["task"] = {"_name": "tg_translation", "data": data, "actor_weights": actor_weights}
-        return super().from_pretrained(model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+        # Not a family's own: BART's is for models of English, with GPT-2's subwords
+        general = vars(BaseFairseqModel)["from_pretrained"].__func__
+        return general(cls, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
 
     # Training
 
@@ -295,9 +304,12 @@ class ActorModel(BaseFairseqModel):
                 "--actor-hidden, --actor-rank, --actor-layers, --actor-sites and --actor-site-rank, "
                 "or give another --save-dir"
             )
-        result = super().load_state_dict({**base, **actors}, strict, None, args)
         live = super().state_dict()
         # One copy in memory where the model computes in the checkpoint's own type
+        device, dtype = next((t.device, t.dtype) for t in live.values() if t.is_floating_point())
+        state = one_copy({**base, **actors}, dtype) if device.type == "cpu" else {**base, **actors}
+        result = super().load_state_dict(state, strict, None, args)
+        live = super().state_dict()
         self.base_tensors = {
             name: live[name] if name in live and _identical(live[name], tensor) else tensor
             for name, tensor in base.items()
@@ -322,12 +334,18 @@ def other_base(expected: str, found: str) -> str:
     )
 
 
-def read_base(path: str) -> Tuple[Base, Dict[str, Tensor]]:
-    """Read a base checkpoint, or the base inside a tg checkpoint: its record and its tensors."""
+def read_base(path: str, task: Any = None) -> Tuple[Base, Dict[str, Tensor]]:
+    """Read a base checkpoint, or the base inside a tg checkpoint: its record and its tensors.
+
+    task: refuses a base that was trained otherwise than it goes on.
+    """
     if not path:
         raise UserError("no base: give --base-checkpoint the fairseq checkpoint to put actors on")
     state = load_checkpoint(path)
     config = state["cfg"]["model"]
+    if task is not None:
+        recorded = state["cfg"]["task"] or {}
+        task.check_trained_with(vars(recorded) if isinstance(recorded, Namespace) else recorded)
     record = recorded_base(config)
     if record:
         return Base.from_json(record), split_tensors(state["model"])[0]
@@ -349,7 +367,7 @@ def _contiguous(module: nn.Module, args: Tuple[Tensor, ...]) -> Tuple[Tensor, ..
 
 
 def _identical(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+    return a.dtype == b.dtype and a.device == b.device and (a.data_ptr() == b.data_ptr() or torch.equal(a, b))
 
 
 def check_family(base: Base, arch: str, path: str) -> None:

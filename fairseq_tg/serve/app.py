@@ -47,7 +47,6 @@ class Service:
         self.metrics = Metrics()
         self._batcher = Batcher(options.batching, self.metrics.batch)
         self._rates = Rates(options.limits.requests_per_minute)
-        self._spec = make_spec(options)
         self._page = None if options.no_page else read_page()
 
     def app(self) -> Starlette:
@@ -154,7 +153,7 @@ class Service:
         return answer({"status": "ok"})
 
     async def _openapi(self, request: Request) -> Response:
-        return answer(self._spec)
+        return answer(make_spec(self.options, self.models.languages()))
 
     async def _metrics(self, request: Request) -> Response:
         self.metrics.waiting.set(self._batcher.waiting)

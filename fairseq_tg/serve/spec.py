@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, Sequence
 
 from fairseq_tg import __version__
 from fairseq_tg.serve.options import ServeOptions
@@ -37,8 +37,9 @@ def _body(name: str) -> Dict[str, Any]:
     return {"required": True, "content": {kind: schema for kind in kinds}}
 
 
-def make_spec(options: ServeOptions) -> Dict[str, Any]:
-    """Of this server, with its limits."""
+def make_spec(options: ServeOptions, languages: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
+    """Of this server, with its limits and languages."""
+    codes = [item["code"] for item in languages]
     limits = options.limits
     key = {"api_key": {**TEXT, "description": "needed if the operator says so"}}
     number = {"type": "integer"}
@@ -69,8 +70,8 @@ def make_spec(options: ServeOptions) -> Dict[str, Any]:
                 ],
                 "description": "a text, or several",
             },
-            "source": {**TEXT, "description": "the language's code, or auto"},
-            "target": {**TEXT, "description": "the language's code"},
+            "source": {**TEXT, "enum": [*codes, "auto"], "description": "the language's code, or auto"},
+            "target": {**TEXT, "enum": codes, "description": "the language's code"},
             "format": {**TEXT, "enum": ["text", "html"], "default": "text"},
             "alternatives": {**number, "minimum": 0, "maximum": limits.max_beam - 1, "default": 0},
             **key,

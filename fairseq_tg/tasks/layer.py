@@ -2,10 +2,12 @@
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, List, Optional
 
 from fairseq.data.iterators import EpochBatchIterator
+from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import BaseFairseqModel
 from fairseq.utils import split_paths
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -17,10 +19,13 @@ from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
 from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.one_copy import WithoutWeights
 from fairseq_tg.models.actor_files import build_from_actor_file
 from fairseq_tg.models.base import ActorModel
+from fairseq_tg.models.kinds import refuse_kinds
 from fairseq_tg.objectives import OBJECTIVES
 from fairseq_tg.tasks.lists import ListOptions, ListTask
+from fairseq_tg.tasks.marks import recorded_task
 
 
 @dataclass
@@ -111,13 +116,18 @@ class TGTask(ListTask):
 
     keeps_base_record = True  # see `build_model`; a tg model is not built for a task that does not
 
-    cfg: Any  # the task's options, TGTaskOptions and the parent's
+    @classmethod
+    def add_args(cls, parser: Any) -> None:
+        gen_parser_from_dataclass(parser, getattr(cls, "__dataclass")())
 
-    def __init__(self, cfg: Any, *dictionaries: Any) -> None:
-        super().__init__(cfg, *dictionaries)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._corpus_run: Optional[CorpusRun] = None
         self.built_models: List[BaseFairseqModel] = []  # by this task, in their order
-        self._actor_files: List[str] = cfg.actor_weights.split(os.pathsep) if cfg.actor_weights else []
+
+    @property
+    def _actor_files(self) -> List[str]:
+        return self.cfg.actor_weights.split(os.pathsep) if self.cfg.actor_weights else []
 
     @property
     def _command(self) -> DictConfig:
@@ -178,11 +188,9 @@ class TGTask(ListTask):
         return iterator
 
     def build_generator(self, models: List[Any], args: Any, *more: Any, **kwargs: Any) -> Any:
-        files = (self.cfg.actor_weights or "").split(os.pathsep)
-        if len(files) not in (1, len(models)):
-            raise UserError(
-                f"{len(files)} files in --actor-weights for {len(models)} models: give one, or one for each"
-            )
+        files = len(self._actor_files)
+        if files not in (0, 1, len(models)):
+            raise UserError(f"{files} files in --actor-weights for {len(models)} models: give one, or one for each")
         fast = self._corpus_run is None and not self.cfg.no_fast_search and not more
         if fast and is_plain(models, args, **kwargs):
             kwargs["seq_gen_cls"] = FastGenerator
@@ -204,13 +212,18 @@ class TGTask(ListTask):
     def _build_model(self, cfg: Any, from_checkpoint: bool) -> BaseFairseqModel:
         if self.cfg.kbest_dir and (asks_for_greedy(self.cfg) or get_selection(self.cfg.selection).needs_greedy):
             self._command.generation.no_beamable_mm = True  # made for one beam size, and greedy is another
-        if self._actor_files and not from_checkpoint:
+        if from_checkpoint:
+            refuse_kinds(cfg)
+            self.check_trained_with(recorded_task(cfg))
+        files = self._actor_files
+        if files and not from_checkpoint:
             raise UserError("--actor-weights is for translating: to train on from actors, use --finetune-from-model")
-        if self._actor_files:
+        if files:
             # fairseq builds the models of an ensemble in the order of --path
-            path = self._actor_files.pop(0) if len(self._actor_files) > 1 else self._actor_files[0]
+            path = files[min(len(self.built_models), len(files) - 1)]
             return build_from_actor_file(path, cfg, self)
-        model = super().build_model(cfg, from_checkpoint)
+        with WithoutWeights() if from_checkpoint else nullcontext():
+            model = super().build_model(cfg, from_checkpoint)
         if isinstance(model, ActorModel):
             # So that the checkpoints of this run rebuild without the base's: the trainer saves this config.
             with open_dict(cfg):

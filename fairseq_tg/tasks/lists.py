@@ -8,7 +8,6 @@ from typing import Any, Optional
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel
-from fairseq.tasks import FairseqTask
 from fairseq.utils import split_paths
 
 from fairseq_tg.corpus.assemble import SPLIT
@@ -19,6 +18,7 @@ from fairseq_tg.corpus.sources import ChangingSources
 from fairseq_tg.criterions.lists import ListCriterion
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
+from fairseq_tg.tasks.marks import MarkedTask
 
 KNOWN = "actor_risk, actor_trie or actor_preference"
 
@@ -34,10 +34,8 @@ class ListOptions(FairseqDataclass):
     )
 
 
-class ListTask(FairseqTask):
+class ListTask(MarkedTask):
     """Trains on lists in place of the train split, where the criterion is one for that."""
-
-    cfg: Any  # the task's options, ListOptions among them
 
     def __init__(self, cfg: Any, *dictionaries: Any) -> None:
         super().__init__(cfg, *dictionaries)
@@ -58,6 +56,8 @@ class ListTask(FairseqTask):
             raise UserError(f"--criterion {cfg._name} learns from k-best lists: give --kbest-lists their corpus")
         if self.cfg.kbest_lists and not learns_from_lists:
             raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use {KNOWN}")
+        if learns_from_lists and self.marks:
+            raise UserError(f"--criterion {cfg._name} does not know this task's language symbols: train on the corpus")
         if learns_from_lists and self._base:  # a model without actors is refused by the criterion
             self._draw = criterion.drawn()
             languages = self.cfg.source_lang, self.cfg.target_lang

@@ -3,42 +3,96 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Optional, Tuple
+from argparse import Namespace
+from dataclasses import fields
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from fairseq import checkpoint_utils
 from fairseq.data import data_utils
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
+from omegaconf import OmegaConf
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import load_checkpoint
-from fairseq_tg.models import fconv, lstm, presets, transformer  # noqa: F401 (registers what checkpoints name)
-from fairseq_tg.tasks.translation import TGTranslationConfig, TGTranslationTask
+from fairseq_tg.loading.one_copy import one_copy
+from fairseq_tg.models import bart, fconv, lstm, presets, transformer  # noqa: F401 (registers what checkpoints name)
+from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translation  # noqa: F401
+from fairseq_tg.tasks.layer import TGTaskOptions
+from fairseq_tg.tasks.marks import MARKING, TG, as_typed
+
+#: Options of a task that name files of their own
+FILES = ("lang_dict", "fixed_dictionary", "source_dict", "target_dict")
 
 
-def load_model(path: str, data: Optional[str] = None, actor_weights: Optional[str] = None) -> Tuple[Any, Any]:
-    """The model of a checkpoint, ready to translate, and a task with its dictionaries."""
+def load_model(
+    path: str,
+    data: Optional[str] = None,
+    actor_weights: Optional[str] = None,
+    source_lang: Optional[str] = None,
+    target_lang: Optional[str] = None,
+) -> Tuple[Any, Any]:
+    """The model of a checkpoint, ready to translate, and a task with its dictionaries.
+
+    Args:
+        data: the data directory, if it is not where the model was trained.
+        source_lang, target_lang: of a model of many languages; without them its task is for all of them.
+    """
     state = load_checkpoint(path)
     recorded = state["cfg"]["task"]
+    recorded = vars(recorded) if isinstance(recorded, Namespace) else recorded
     data = data or _find_data(path, recorded.get("data"))
     if not os.path.isdir(data):
         raise UserError(f"there is no data directory '{data}': give --data the one that the model was trained with")
-    pair = recorded.get("source_lang"), recorded.get("target_lang")
-    source_lang, target_lang = pair if all(pair) else data_utils.infer_language_pair(data)
-    for name in (f"dict.{lang}.txt" for lang in (source_lang, target_lang)):
-        if source_lang is None or not os.path.isfile(os.path.join(data, name)):
-            raise UserError(f"there are no dictionaries of the model in '{data}': give --data its data directory")
-    config = TGTranslationConfig(
-        data=data,
-        source_lang=source_lang,
-        target_lang=target_lang,
-        actor_weights=actor_weights,
-        # which a command would fill in
-        train_subset="train",
-        dataset_impl=None,
-        required_seq_len_multiple=1,
-    )
-    task = TGTranslationTask.setup_task(config)
+    name = str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+    if name in MARKING:
+        options = _marking_options(TG + name, recorded, data, source_lang, target_lang)
+    else:
+        name, options = "translation", _plain_options(recorded, data, source_lang, target_lang)
+    # which a command would fill in
+    options.update(data=data, actor_weights=actor_weights, train_subset="train", dataset_impl=None)
+    config = OmegaConf.structured(TASK_DATACLASS_REGISTRY[TG + name](**options))
+    task = TASK_REGISTRY[TG + name].setup_task(config)
+    state["model"] = one_copy(state["model"])
     models, _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
     return models[0].eval(), task
+
+
+def _plain_options(
+    recorded: Mapping[str, Any], data: str, source_lang: Optional[str], target_lang: Optional[str]
+) -> Dict[str, Any]:
+    pair = recorded.get("source_lang"), recorded.get("target_lang")
+    pair = pair if all(pair) else data_utils.infer_language_pair(data)
+    for given, own in zip((source_lang, target_lang), pair):
+        if given is not None and given != own:
+            raise UserError(f"this model translates from {pair[0]} to {pair[1]}: it does not know '{given}' there")
+    for name in (f"dict.{lang}.txt" for lang in pair):
+        if pair[0] is None or not os.path.isfile(os.path.join(data, name)):
+            raise UserError(f"there are no dictionaries of the model in '{data}': give --data its data directory")
+    return {"source_lang": pair[0], "target_lang": pair[1], "required_seq_len_multiple": 1}
+
+
+def _marking_options(
+    task: str, recorded: Mapping[str, Any], data: str, source_lang: Optional[str], target_lang: Optional[str]
+) -> Dict[str, Any]:
+    """The options of a task with language symbols, as the checkpoint has them."""
+    own = {field.name for field in fields(TGTaskOptions)}
+    known = [field.name for field in fields(TASK_DATACLASS_REGISTRY[task]) if field.name not in own]
+    options = {name: as_typed(recorded[name]) for name in known if recorded.get(name) is not None}
+    for name in ("left_pad_source", "left_pad_target"):
+        options.pop(name, None)  # of batches, and no matter here
+    for name in FILES:
+        if name in options and not os.path.isfile(options[name]):
+            options[name] = os.path.join(data, os.path.basename(options[name]))
+            if not os.path.isfile(options[name]):
+                raise UserError(
+                    f"the model was trained with --{name.replace('_', '-')} {recorded[name]}: put it into '{data}'"
+                )
+    if source_lang or target_lang:
+        options.update(source_lang=source_lang, target_lang=target_lang)
+    if "required_seq_len_multiple" in known:
+        options["required_seq_len_multiple"] = 1
+    options["seed"] = 1
+    return {name: value for name, value in options.items() if name in known}
 
 
 def _find_data(path: str, recorded: Optional[str]) -> str:

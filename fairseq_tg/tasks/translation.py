@@ -15,4 +15,4 @@ class TGTranslationConfig(TGTaskOptions, TranslationConfig):
 
 @register_task("tg_translation", dataclass=TGTranslationConfig)
 class TGTranslationTask(TGTask, TranslationTask):
-    pass
+    parent = "translation"

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree as ElementTree
+from html import escape
 from pathlib import Path
 
 import pytest
@@ -162,6 +164,12 @@ def test_the_report_says_everything(recipe):
     assert found["speed"]["tg"]["median"] > 0 and found["notes"] == []
     page = (out / "report" / "report.html").read_text()
     assert page.count("data:image/png;base64") == 2 and "http" not in page and str(out) not in page
+    examples = [*found["helped"], *found["hurt"]]
+    assert found["pictures"] == [f"example-{example['index']}.svg" for example in examples]
+    for example, name in zip(examples, found["pictures"]):
+        picture = (out / "report" / name).read_text()
+        assert f'href="{name}"' in page and escape(example["source"].split()[0]) in picture
+        ElementTree.fromstring(picture)
 
 
 def report(workspace, data, out, *flags) -> str:

@@ -1,0 +1,83 @@
+"""tg_translation_from_pretrained_bart: for models trained on from mBART-25."""
+
+# Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+
+import torch
+from fairseq.tasks import register_task
+from fairseq.tasks.translation import TranslationConfig, TranslationTask
+from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
+from torch import Tensor
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
+
+
+@dataclass
+class TGTranslationFromPretrainedBARTConfig(TGTaskOptions, TranslationConfig):
+    langs: Optional[str] = field(
+        default=None,
+        metadata={"help": "comma-separated list of the pretraining's languages, all of them and in the same order"},
+    )
+    prepend_bos: bool = field(
+        default=False, metadata={"help": "prepend bos to each sentence, which matches mBART's pretraining"}
+    )
+
+
+class FromPretrainedBARTTask(TranslationFromPretrainedBARTTask):
+    """The parent, with what it forgets. The symbol of the target's language begins and ends a target."""
+
+    @property
+    def args(self) -> Any:
+        return self.cfg  # as the parent calls it, and fairseq's tasks no longer do
+
+    def build_generator(
+        self, models: List[Any], args: Any, seq_gen_cls: Any = None, extra_gen_cls_kwargs: Optional[Dict] = None
+    ) -> Any:
+        # The parent's own leaves out all searches but plain beam search, and `seq_gen_cls`
+        if getattr(args, "score_reference", False):
+            return super().build_generator(models, args)
+        extra = {**(extra_gen_cls_kwargs or {}), "eos": self.tgt_dict.index(f"[{self.cfg.target_lang}]")}
+        return TranslationTask.build_generator(self, models, args, seq_gen_cls, extra)
+
+    def build_dataset_for_inference(
+        self, src_tokens: List[Tensor], src_lengths: List[int], constraints: Optional[Tensor] = None
+    ) -> Any:
+        if self.cfg.prepend_bos:  # which the parent does in training alone
+            bos = torch.tensor([self.source_dictionary.bos()])
+            src_tokens = [torch.cat([bos.to(tokens), tokens]) for tokens in src_tokens]
+        lengths = [len(tokens) + 1 for tokens in src_tokens]
+        return super().build_dataset_for_inference(src_tokens, lengths, constraints)
+
+
+@register_task("tg_translation_from_pretrained_bart", dataclass=TGTranslationFromPretrainedBARTConfig)
+class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
+    """Translation by a model with mBART's language symbols."""
+
+    parent = "translation_from_pretrained_bart"
+
+    def __init__(self, cfg: Any, src_dict: Any, tgt_dict: Any) -> None:
+        if not cfg.langs:
+            raise UserError("no --langs: give the languages of the model's pretraining, all of them and in their order")
+        super().__init__(cfg, src_dict, tgt_dict)
+        for lang in (cfg.source_lang, cfg.target_lang):
+            if lang not in self.langs:
+                raise UserError(f"the model does not know '{lang}': --langs has {cfg.langs}")
+
+    @cached_property
+    def marks(self) -> FrozenSet[int]:
+        symbols = {self.target_dictionary.index(f"[{lang}]") for lang in self.langs}
+        return frozenset({*symbols, self.target_dictionary.bos()} if self.cfg.prepend_bos else symbols)
+
+    @property
+    def empty_sizes(self) -> Tuple[int, int]:
+        size = 2 + self.cfg.prepend_bos  # of words, the end of sentence and the language
+        return size, size
+
+    def target_prefix(self, lang: str) -> Optional[List[int]]:
+        return None
+
+    def mark_options(self) -> Dict[str, Any]:
+        return {"langs": self.cfg.langs, "prepend_bos": self.cfg.prepend_bos}

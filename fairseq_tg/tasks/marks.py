@@ -1,0 +1,119 @@
+"""What a task says of the symbols that it puts around words: those of languages. Here, a task that puts none."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from functools import cached_property
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+
+from fairseq.tasks import FairseqTask
+from omegaconf import OmegaConf
+
+from fairseq_tg.errors import UserError
+
+TG = "tg_"
+#: fairseq's tasks whose models want language symbols
+MARKING = ("translation_multi_simple_epoch", "translation_from_pretrained_bart")
+
+
+class MarkedTask(FairseqTask):
+    """A translation task that knows its marks: symbols of the target that are no words, and no end of sentence."""
+
+    cfg: Any
+    parent: str  # fairseq's name of the task that this one extends
+
+    @property
+    def pairs(self) -> List[Tuple[str, str]]:
+        """The language pairs that are translated."""
+        return [(self.cfg.source_lang, self.cfg.target_lang)]
+
+    @cached_property
+    def marks(self) -> FrozenSet[int]:
+        return frozenset()
+
+    @property
+    def empty_sizes(self) -> Tuple[int, int]:
+        """How many symbols the data sets have of a source and of a target without words."""
+        return 1, 1
+
+    def target_prefix(self, lang: str) -> Optional[List[int]]:
+        """What a translation into a language is made to begin with.
+
+        None where that is not all: where sources are not as their data set has them, or the search does not begin and
+        end with the end of sentence. Then only fairseq's search knows what to do.
+        """
+        return []
+
+    def compiled_marks(self) -> Dict[str, str]:
+        """The fields of a compiled model's `TextOptions` that say where the marks are."""
+        if self.marks:
+            raise UserError(
+                "this model cannot be compiled: a language's symbol takes the place of its end of sentence; "
+                "fairseq-interactive translates with it"
+            )
+        return {}
+
+    def mark_options(self) -> Dict[str, Any]:
+        """The options that say which marks there are and where, as they are typed."""
+        return {}
+
+    def strip(self, tokens: List[int]) -> List[int]:
+        """A target without the end of sentence and the marks around its words."""
+        around = {*self.marks, self.target_dictionary.eos()}
+        first, last = 0, len(tokens)
+        while first < last and tokens[first] in self.marks:
+            first += 1
+        while first < last and tokens[last - 1] in around:
+            last -= 1
+        return tokens[first:last]
+
+    def check_trained_with(self, recorded: Mapping[str, Any]) -> None:
+        """Refuse a checkpoint whose task, as it recorded it, puts marks where this one does not.
+
+        The model would translate into a wrong language, without a word.
+        """
+        theirs = str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+        if theirs != self.parent and theirs in MARKING:
+            raise UserError(
+                f"the checkpoint is of --task {theirs}, whose language symbols --task {TG}{self.parent} does not know: "
+                f"use --task {TG}{theirs}"
+            )
+        if theirs != self.parent:
+            return
+        for option, here in self.mark_options().items():
+            there = recorded_langs(recorded) if option == "langs" else as_typed(recorded.get(option, here))
+            if option == "langtoks" or (option == "langs" and there is None):
+                continue  # fairseq's record has been filled in from the others; or is in a file that need not be here
+            if there != here and (there or here):
+                raise UserError(_disagreement(f"--{option.replace('_', '-')}", there, here))
+
+
+def _disagreement(flag: str, there: Any, here: Any) -> str:
+    if isinstance(there, bool) or isinstance(here, bool):
+        had, remedy = (flag, "add it") if there else (f"no {flag}", "leave it out")
+        return f"the checkpoint was trained with {had}, and this command is not so: {remedy}"
+    return f"the checkpoint was trained with {flag} {there}, and here it is {here}: give the same"
+
+
+def as_typed(value: Any) -> Any:
+    """What was typed for a value that fairseq's parser made: its own checkpoints have the latter."""
+    if isinstance(value, (list, tuple)) or OmegaConf.is_list(value):
+        return ",".join(map(str, value))
+    return repr(value) if isinstance(value, dict) else value
+
+
+def recorded_langs(recorded: Mapping[str, Any]) -> Optional[str]:
+    """The languages that a checkpoint's task numbered its symbols by, if it says so itself."""
+    langs, pairs = as_typed(recorded.get("langs")), as_typed(recorded.get("lang_pairs"))
+    if langs is None and recorded.get("lang_dict") is None and pairs and "-" in pairs:
+        return ",".join(sorted({lang for pair in pairs.split(",") for lang in pair.split("-")}))  # as fairseq does
+    return langs
+
+
+def recorded_task(model_config: Any) -> Mapping[str, Any]:
+    """The options of the task that a checkpoint was trained in, from its model's: a part of the same record."""
+    if isinstance(model_config, Namespace):
+        # fairseq's way: all options of the command
+        return {**vars(model_config), "_name": getattr(model_config, "task", None)}
+    task = model_config._get_root().get("task", {})
+    return vars(task) if isinstance(task, Namespace) else task or {}

@@ -1,0 +1,142 @@
+"""tg_translation_multi_simple_epoch: for models of many languages, as M2M-100, mBART-50 and NLLB's dense ones."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+
+from fairseq.data import indexed_dataset
+from fairseq.data.multilingual.multilingual_utils import get_lang_tok
+from fairseq.tasks import LegacyFairseqTask, register_task
+from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleEpochTask
+from fairseq.utils import split_paths
+from omegaconf import open_dict
+
+from fairseq_tg.compiled.languages import PLACES
+from fairseq_tg.corpus.pairs import PairsDataset
+from fairseq_tg.errors import UserError
+from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
+from fairseq_tg.tasks.parsed import config_of, namespace_of
+
+#: What the parent reads of options that are not its own
+INHERITED = {"train_subset": "dataset.train_subset", "dataset_impl": "dataset.dataset_impl", "seed": "common.seed"}
+#: Options that say which symbols a sentence gets, and where
+MARK_OPTIONS = (
+    *("encoder_langtok", "decoder_langtok", "lang_tok_style", "lang_tok_replacing_bos_eos", "langtoks"),
+    "langtoks_specs",
+)
+
+TGTranslationMultiSimpleEpochConfig = config_of(
+    TranslationMultiSimpleEpochTask, "TGTranslationMultiSimpleEpochConfig", TGTaskOptions, INHERITED
+)
+
+
+class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
+    """The parent, with what it forgets."""
+
+    def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        return super(LegacyFairseqTask, self).build_criterion(cfg, from_checkpoint)
+
+    def build_generator(
+        self, models: List[Any], args: Any, seq_gen_cls: Any = None, extra_gen_cls_kwargs: Optional[Dict] = None
+    ) -> Any:
+        # The parent's own leaves out `seq_gen_cls`, and looks for its option --keep-inference-langtok among another
+        # group's.
+        extra = dict(extra_gen_cls_kwargs or {})
+        spec = self.args.langtoks["main"][1]
+        if spec and not self.args.keep_inference_langtok and self.args.target_lang is not None:
+            symbol = self.data_manager.get_decoder_langtok(self.args.target_lang, spec)
+            extra["symbols_to_strip_from_output"] = {symbol}
+        return super(TranslationMultiSimpleEpochTask, self).build_generator(models, args, seq_gen_cls, extra)
+
+
+@register_task("tg_translation_multi_simple_epoch", dataclass=TGTranslationMultiSimpleEpochConfig)
+class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
+    """Translation from any to any of a model's languages; --kbest-dir builds a corpus of all --lang-pairs."""
+
+    parent = "translation_multi_simple_epoch"
+
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> TGTranslationMultiSimpleEpochTask:
+        if (cfg.source_lang is None) != (cfg.target_lang is None):
+            raise UserError("one of --source-lang and --target-lang is missing: give both, or none to train")
+        if cfg.lang_pairs is None and cfg.source_lang is not None:
+            with open_dict(cfg):
+                cfg.lang_pairs = f"{cfg.source_lang}-{cfg.target_lang}"
+        args = namespace_of(TranslationMultiSimpleEpochTask, cls.parent, cfg, INHERITED)
+        try:
+            task = super().setup_task(args, **kwargs)
+        except (ValueError, FileNotFoundError) as error:  # languages that are not known, files that are not there
+            raise UserError(f"{error}: see --lang-pairs, --langs, --lang-dict and --fixed-dictionary") from None
+        task.cfg = cfg
+        return task
+
+    # The symbols of languages
+
+    @property
+    def pairs(self) -> List[Tuple[str, str]]:
+        return [(source, target) for source, target in zip(self.source_langs, self.target_langs)]
+
+    @cached_property
+    def marks(self) -> FrozenSet[int]:
+        dictionary = self.target_dictionary
+        symbols = [
+            get_lang_tok(lang, self.args.lang_tok_style, spec)
+            for lang in self.langs
+            for spec in self.args.langtoks_specs
+        ]
+        return frozenset(map(dictionary.index, symbols)) - {dictionary.unk()}
+
+    @property
+    def empty_sizes(self) -> Tuple[int, int]:
+        source, target = (spec is not None for spec in self.args.langtoks["main"])
+        return (1, 1) if self.args.lang_tok_replacing_bos_eos else (1 + source, 1 + target)
+
+    def target_prefix(self, lang: str) -> Optional[List[int]]:
+        if self.args.lang_tok_replacing_bos_eos:
+            return None
+        spec = self.args.langtoks["main"][1]
+        return [self.data_manager.get_decoder_langtok(lang, spec)] if spec else []
+
+    def compiled_marks(self) -> Dict[str, str]:
+        places = tuple(spec or "" for spec in self.args.langtoks["main"])
+        if self.args.lang_tok_replacing_bos_eos or not {*places} <= {*PLACES}:
+            return super().compiled_marks()
+        style = get_lang_tok("{}", self.args.lang_tok_style)
+        names = ("languages", "language_symbol", "source_symbol", "target_symbol")
+        return dict(zip(names, (",".join(self.langs), style, *places)))
+
+    def mark_options(self) -> Dict[str, Any]:
+        options = {name: self.cfg[name] for name in MARK_OPTIONS}
+        # A fixed dictionary has the symbols, whatever languages are listed; else they are added in the list's order
+        return options if self.cfg.fixed_dictionary else {**options, "langs": ",".join(self.langs)}
+
+    # Data
+
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        paths = split_paths(self.args.data)
+        for source, target in self.pairs:
+            names = [f"{split}.{pair}.{source}" for pair in (f"{source}-{target}", f"{target}-{source}")]
+            if not any(indexed_dataset.dataset_exists(f"{path}/{name}", None) for path in paths for name in names):
+                raise UserError(
+                    f"there are no sentences of {source}-{target} for '{split}' in '{self.args.data}': leave the pair "
+                    "out of --lang-pairs, or binarize its data"
+                )
+        if not self.cfg.kbest_dir:
+            return super().load_dataset(split, epoch, combine, **kwargs)
+        datasets, _ = self.data_manager.load_split_datasets(split, training=False)
+        self.datasets[split] = PairsDataset(dict(zip(self.pairs, (dataset for _, dataset in datasets))))
+
+    # Search
+
+    def inference_step(
+        self, generator: Any, models: List[Any], sample: Dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if "pair" in sample:
+            self.args.source_lang, self.args.target_lang = sample["pair"]
+        return super().inference_step(generator, models, sample, *args, **kwargs)
+
+    def build_generator(self, models: List[Any], args: Any, *more: Any, **kwargs: Any) -> Any:
+        if self.args.target_lang is None and not self.cfg.kbest_dir:
+            raise UserError("no language to translate into: give --source-lang and --target-lang")
+        return super().build_generator(models, args, *more, **kwargs)

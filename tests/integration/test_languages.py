@@ -1,0 +1,296 @@
+"""Models of many languages: their symbols are where they belong, in every task that has them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+import torch
+from fairseq import options, tasks
+from fairseq.data import Dictionary, data_utils
+from fairseq.dataclass.configs import GenerationConfig
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq.sequence_generator import SequenceGenerator
+from omegaconf import OmegaConf
+
+from fairseq_tg.compiled.translator import Translator
+from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
+from tests.conftest import IN_PROCESS, REPO, USER_DIR, hypotheses, run, run_process, run_tg, stir
+from tests.multilingual import BART, KINDS, MULTI, PAIRS, make_world
+
+PAIR = "aa-en"
+OF_MANY = [kind for kind in KINDS if KINDS[kind][0] == MULTI]
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def make_task(world, kind, *flags):
+    pair = [] if flags else ["-s", "aa", "-t", "en"]
+    parser = options.get_generation_parser()
+    words = [world.data, *world.flags(kind), "--path", "unused", *pair, *map(str, flags)]
+    return tasks.setup_task(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words)).task)
+
+
+def batch_of(task):
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    return dataset.collater([dataset[i] for i in range(4)])
+
+
+def symbols(task, kind):
+    """Of the source language, of the target language."""
+    style = "[{}]" if "mbart" in kind else "__{}__"
+    return [task.target_dictionary.index(style.format(lang)) for lang in PAIR.split("-")]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_symbols_are_where_the_model_wants_them(world, kind):
+    task = make_task(world, kind)
+    batch = batch_of(task)
+    aa, en = symbols(task, kind)
+    eos, pad = task.target_dictionary.eos(), task.target_dictionary.pad()
+    source = [[token for token in row if token != pad] for row in batch["net_input"]["src_tokens"].tolist()]
+    target = [[token for token in row if token != pad] for row in batch["target"].tolist()]
+    given = batch["net_input"]["prev_output_tokens"].tolist()
+    before, after, starts, ends, first = {
+        "m2m": ([aa], [eos], [en], [eos], [eos, en]),
+        "tagged": ([en], [eos], [], [eos], [eos]),
+        "replaced": ([], [aa], [], [eos], [en]),
+        "mbart50": ([aa], [eos], [en], [eos], [eos, en]),
+        "mbart25": ([], [eos, aa], [], [eos, en], [en]),
+    }[kind]
+    words = {task.source_dictionary.index(f"a{i}{end}") for i in range(8) for end in ("", "x")}
+    for row in source:
+        assert row[: len(before)] == before and row[-len(after) :] == after
+        assert set(row[len(before) : len(row) - len(after)]) <= words
+    for row, shifted in zip(target, given):
+        assert row[: len(starts)] == starts and row[-len(ends) :] == ends
+        assert shifted[: len(first)] == first
+        assert task.strip(row) == row[len(starts) : len(row) - len(ends)]
+    assert task.empty_sizes == (len(before) + len(after), len(starts) + len(ends))
+
+
+@pytest.mark.parametrize("kind", OF_MANY)
+def test_translations_are_those_of_fairseqs_own_task(world, kind):
+    base = world.base(kind)
+    for pair in ("aa-en", "en-bb"):
+        found = hypotheses(world.generate(kind, pair, base, "--beam", "3"))
+        own = world.generate(kind, pair, base, "--beam", "3", "--required-batch-size-multiple", "1", tg=False)
+        assert found == hypotheses(own) and len(found) == 12
+        languages = {word[0] for text in found.values() for word in text.split()}
+        assert languages <= {"E" if pair.endswith("en") else pair[-1]} or kind != "m2m"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fresh_actor_changes_nothing(world, kind, tmp_path):
+    tg, base = world.train(kind, tmp_path, "--lr", "0"), world.base(kind)
+    for beam in ("1", "3"):
+        outputs = [hypotheses(world.generate(kind, PAIR, path, "--beam", beam)) for path in (base, tg)]
+        assert outputs[0] == outputs[1] and len(outputs[0]) == 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_teacher_forced_is_incremental_is_native(world, kind):
+    task = make_task(world, kind)
+    arch = "tg_bart" if "mbart" in kind else "tg_transformer"
+    config = OmegaConf.create({"_name": arch, "base_checkpoint": world.base(kind), "actor": "ff"})
+    model = stir(task.build_model(config), 0.3).eval()
+    generation = OmegaConf.structured(GenerationConfig(beam=1, max_len_b=15))
+    model.prepare_for_inference_(OmegaConf.create({"generation": generation}))
+    batch = batch_of(task)
+    fast = task.build_generator([model], generation)
+    assert type(fast) is not SequenceGenerator
+    slow = task.build_generator([model], generation, seq_gen_cls=SequenceGenerator)
+    found, expected = (task.inference_step(generator, [model], batch) for generator in (fast, slow))
+    eos = batch["net_input"]["prev_output_tokens"][0, 0].item()
+    for row, ((a,), (b,)) in enumerate(zip(found, expected)):
+        assert a["tokens"].tolist() == b["tokens"].tolist()
+        assert torch.allclose(a["positional_scores"], b["positional_scores"], atol=1e-4)
+        given = torch.tensor([[eos, *a["tokens"][:-1].tolist()]])
+        inputs = {name: batch["net_input"][name][row : row + 1] for name in ("src_tokens", "src_lengths")}
+        with torch.no_grad():
+            forced = model.get_normalized_probs(model(**inputs, prev_output_tokens=given), log_probs=True)[0]
+        assert torch.allclose(forced.gather(1, a["tokens"][:, None])[:, 0], a["positional_scores"], atol=1e-4)
+
+
+def build(world, kind, out, *flags):
+    return run(
+        *("fairseq-generate", world.data, *world.flags(kind), "--path", world.base(kind), "--gen-subset", "train"),
+        *("--beam", "3", "--max-len-b", "10", "--batch-size", "32", "--kbest-dir", out, "--kbest-jsonl"),
+        *("--kbest-block", "50", *IN_PROCESS, *flags),
+    )
+
+
+def lists(out):
+    with gzip.open(out / "kbest.jsonl.gz", "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+def test_a_corpus_of_several_pairs(world, tmp_path):
+    """Built in one go, accounted for by pair, the same as pair by pair; without a symbol of a language anywhere."""
+    build(world, "m2m", tmp_path / "all")
+    manifest = json.loads((tmp_path / "all" / "manifest.json").read_text())
+    assert list(manifest["pairs"]) == list(PAIRS)
+    assert [account["first_id"] for account in manifest["pairs"].values()] == [0, 120, 240, 360]
+    for account in manifest["pairs"].values():
+        assert account["counts"]["pairs"] == account["counts"]["source_sentences"] == 120
+    found = lists(tmp_path / "all")
+    assert [sentence["id"] for sentence in found] == list(range(480))
+    words = Dictionary.load(str(world.directory / "dict.txt"))
+    for sentence in found:
+        for hypothesis in sentence["hypotheses"]:
+            assert all(4 <= token < len(words) for token in hypothesis["tokens"])
+            assert hypothesis["text"] == words.string(torch.tensor(hypothesis["tokens"]))
+    for number, pair in enumerate(PAIRS):
+        target = pair.split("-")[1]
+        chosen = data_utils.load_indexed_dataset(str(tmp_path / "all" / f"train.{pair}.{target}"))
+        best = found[120 * number]["hypotheses"][found[120 * number]["chosen"][0]]["tokens"]
+        assert chosen[0].tolist() == [*best, words.eos()] and len(chosen) == 120
+        assert words.string(chosen[0])[:1] in ("", {"en": "E", "aa": "a", "bb": "b"}[target])
+    build(world, "m2m", tmp_path / "one", "-s", "en", "-t", "bb", "--kbest-engine", "fairseq")
+    one = lists(tmp_path / "one")
+    assert [[h["tokens"] for h in s["hypotheses"]] for s in one] == [
+        [h["tokens"] for h in s["hypotheses"]] for s in found[360:]
+    ]
+    for index in range(2):
+        build(world, "m2m", tmp_path / "shards", "--kbest-shard", f"{index}/2")
+    run_tg("corpus", "merge", tmp_path / "shards")
+    for path in (tmp_path / "all").glob("train.*"):
+        assert path.read_bytes() == (tmp_path / "shards" / path.name).read_bytes()
+
+    # and it is data to train on, which leaves the base as it was
+    tg = world.train("m2m", tmp_path / "actor", data=tmp_path / "all")
+    state = load_checkpoint(tg)
+    assert fingerprint(split_tensors(state["model"])[0]) == fingerprint(load_checkpoint(world.base("m2m"))["model"])
+
+
+@pytest.mark.parametrize("kind", ["replaced", "mbart25"])
+def test_other_symbols_stay_out_of_a_corpus(world, kind, tmp_path):
+    pair = ["-s", "aa", "-t", "en"]
+    build(world, kind, tmp_path / "corpus", *pair)
+    words = Dictionary.load(str(world.directory / "dict.txt"))
+    found = lists(tmp_path / "corpus")
+    assert len(found) == 120
+    for sentence in found:
+        assert all(4 <= token < len(words) for h in sentence["hypotheses"] for token in h["tokens"])
+    with pytest.raises(UserError, match="does not know this task's language symbols; use the engine fairseq"):
+        build(world, kind, tmp_path / "native", *pair, "--kbest-engine", "native")
+
+
+def test_interactive_translates_what_generate_does(world, tmp_path):
+    for kind in ("m2m", "mbart25"):
+        base = world.base(kind)
+        expected = hypotheses(world.generate(kind, PAIR, base, "--beam", "2"))
+        printed = run(
+            *("fairseq-interactive", world.data, *world.flags(kind), "-s", "aa", "-t", "en", "--path", base),
+            *("--input", world.directory / "valid.aa-en.aa", "--beam", "2", "--max-len-b", "20", *IN_PROCESS),
+        )
+        assert hypotheses(printed) == expected
+
+
+@pytest.mark.parametrize("kind", ["m2m", "tagged", "mbart50"])
+def test_compiled_models_are_told_the_languages(world, kind, tmp_path):
+    out = tmp_path / "model.tg"
+    printed = run_tg("compile", world.base(kind), out, "--data", world.data, "--no-subword")
+    assert "3 languages, no actors" in printed
+    for pair in ("aa-en", "en-bb"):
+        source, target = pair.split("-")
+        translator = Translator.load(str(out), source_lang=source, target_lang=target, max_len_b=20)
+        name = world.directory / f"valid.{pair if target == 'en' else f'{target}-{source}'}.{source}"
+        found = translator.translate(name.read_text().splitlines())
+        expected = hypotheses(world.generate(kind, pair, world.base(kind), "--beam", "1"))
+        assert dict(enumerate(found)) == expected
+    with pytest.raises(ValueError, match="give --source-lang and --target-lang, of aa,bb,en"):
+        Translator.load(str(out))
+    with pytest.raises(ValueError, match="this model does not know 'zz': it has aa,bb,en"):
+        Translator.load(str(out), source_lang="zz", target_lang="en")
+
+
+@pytest.mark.parametrize("kind", ["replaced", "mbart25"])
+def test_other_symbols_are_not_compiled(world, kind, tmp_path):
+    with pytest.raises(UserError, match="cannot be compiled: a language's symbol takes the place"):
+        run_tg("compile", world.base(kind), tmp_path / "model.tg", "--data", world.data, "--no-subword")
+    assert not list(tmp_path.iterdir())
+
+
+def test_training_goes_on_exactly(world, tmp_path):
+    whole = world.train("m2m", tmp_path / "whole", "--max-epoch", "2")
+    world.train("m2m", tmp_path / "parts", "--max-epoch", "1")
+    parts = world.train("m2m", tmp_path / "parts", "--max-epoch", "2")
+    (a, b) = (split_tensors(load_checkpoint(path)["model"])[1] for path in (whole, parts))
+    assert all(torch.equal(a[name], b[name]) for name in a) and a
+
+
+def test_hydra_trains_a_model_of_many_languages(world, tmp_path):
+    marks = ["+task.langs='aa,bb,en'", "+task.lang_pairs='aa-en,en-bb'", "+task.encoder_langtok=src"]
+    done = run_process(
+        *("fairseq-hydra-train", "--config-dir", REPO / "user_dir_configs", "--config-name", "tg"),
+        *("+model._name=tg_transformer", f"model.base_checkpoint={world.base('m2m')}", "optimization.max_update=2"),
+        *(f"task._name=tg_{MULTI}", f"task.data={world.data}", *marks, "+task.decoder_langtok=true"),
+        *(f"common.user_dir={USER_DIR}", "dataset.num_workers=0", "common.cpu=true"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = world.generate("m2m", PAIR, f"{tmp_path}/checkpoints/checkpoint_last.pt", "--beam", "1")
+    assert len(hypotheses(found)) == 12
+
+
+BAD = [
+    ("m2m", ["-s", "zz", "-t", "en"], "language pair zz-en contains languages that are not in the language dictionary"),
+    ("m2m", ["-s", "aa", "-t", "bb"], "there are no sentences of aa-bb for 'valid'"),
+    ("m2m", ["-s", "aa"], "one of --source-lang and --target-lang is missing"),
+    ("m2m", [], "no language to translate into: give --source-lang and --target-lang"),
+    (
+        "m2m",
+        ["-s", "aa", "-t", "en", "--langs", "en,bb,aa"],
+        "was trained with --langs aa,bb,en, and here it is en,bb,aa",
+    ),
+    (
+        "m2m",
+        ["-s", "aa", "-t", "en", "--encoder-langtok", "tgt"],
+        "trained with --encoder-langtok src, and here it is tgt",
+    ),
+    ("m2m", ["-s", "aa", "-t", "en", "--lang-tok-style", "odd"], "argument --lang-tok-style: invalid choice"),
+    ("mbart25", ["-s", "aa", "-t", "en", "--langs", "aa,bb"], "the model does not know 'en': --langs has aa,bb"),
+    ("mbart25", ["-s", "aa", "-t", "en", "--prepend-bos"], "trained with no --prepend-bos"),
+]
+
+
+@pytest.mark.parametrize("kind, flags, message", BAD)
+def test_bad_input_is_one_line(world, kind, flags, message):
+    base = world.base(kind)
+    with pytest.raises(UserError, match=message) as raised:
+        run(
+            *("fairseq-generate", world.data, *world.flags(kind), "--path", base, "--gen-subset", "valid"),
+            *(*IN_PROCESS, *flags),
+        )
+    assert "\n" not in str(raised.value)
+
+
+def test_flags_that_disagree_with_the_checkpoints_are_refused(world, tmp_path):
+    base = world.base("m2m")
+    flags = [flag for flag in world.flags("m2m") if flag != "--decoder-langtok"]
+    common = (
+        *("fairseq-generate", world.data, "--path", base, "--gen-subset", "valid", *IN_PROCESS),
+        "-s",
+        "aa",
+        "-t",
+        "en",
+    )
+    with pytest.raises(UserError, match="trained with --decoder-langtok, and this command is not so: add it"):
+        run(*common, *flags)
+    with pytest.raises(UserError, match=f"is of --task {MULTI}.*: use --task tg_{MULTI}"):
+        run(*common, *flags[:2], "--task", "tg_translation")
+    with pytest.raises(UserError, match="no --langs: give the languages of the model's pretraining"):
+        run(*common, *flags[:2], "--task", f"tg_{BART}")
+    with pytest.raises(UserError, match="trained with --decoder-langtok"):
+        run(
+            *("fairseq-train", world.data, *flags, "--arch", "tg_transformer", "--base-checkpoint", base),
+            *("--criterion", "actor_cross_entropy", "--save-dir", tmp_path, "--max-tokens", "400", *IN_PROCESS),
+        )
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,76 @@
+"""A large model is in memory once: mapped from its checkpoint, with nothing drawn and nothing copied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from fairseq import checkpoint_utils
+from torch import nn
+
+from fairseq_tg.compiled.extract import extract
+from fairseq_tg.loading import one_copy
+from fairseq_tg.loading.checkpoints import load_checkpoint
+from fairseq_tg.loading.one_copy import LARGE, OneCopy, WithoutWeights
+from fairseq_tg.memory import MappedFiles
+from tests.conftest import FAMILIES
+
+
+def mapped(tensor):
+    """Whether a tensor's memory is a file's."""
+    address = tensor.data_ptr()
+    return address in MappedFiles()
+
+
+@pytest.mark.parametrize("base", FAMILIES)
+def test_the_checkpoints_tensors_are_the_models(workspace, base):
+    (model,), _ = checkpoint_utils.load_model_ensemble([workspace.bases[base]], task=workspace.task())
+    expected = load_checkpoint(workspace.bases[base])["model"]
+    for name, parameter in model.named_parameters():
+        assert mapped(parameter) and torch.equal(parameter, expected[name]), name
+
+
+@pytest.mark.parametrize("base", FAMILIES)
+def test_actors_are_not_mapped_and_the_base_is(workspace, base):
+    model = workspace.actor_model(base)
+    actors = {id(parameter) for site in model.sites() for parameter in site.parameters()}
+    for name, parameter in model.named_parameters():
+        assert mapped(parameter) is (id(parameter) not in actors), name
+        assert parameter.requires_grad is (id(parameter) in actors), name
+
+
+def test_half_precision_is_copied(workspace):
+    tensors = {"x": torch.zeros(3, dtype=torch.float16)}
+    assert not isinstance(one_copy.one_copy(tensors), OneCopy)
+    assert isinstance(one_copy.one_copy(tensors, torch.float16), OneCopy)
+
+
+def test_only_large_weights_are_not_drawn():
+    with WithoutWeights():
+        small, large = nn.Linear(4, 4), nn.Linear(1024, LARGE // 1024)
+        nn.init.constant_(large.weight, 7.0)
+        nn.init.constant_(small.weight, 7.0)
+    assert small.weight.eq(7).all() and not large.weight.eq(7).any()
+
+
+def test_what_is_given_back_is_still_there(tmp_path):
+    content = np.arange(1 << 20, dtype=np.int32)
+    content.tofile(tmp_path / "file")
+    array = np.memmap(tmp_path / "file", dtype=np.int32, mode="c")
+    array[5] = -1  # a page of our own
+    files = MappedFiles()
+    files.page_out(array.ctypes.data, array.nbytes)
+    content[5] = -1
+    assert (array == content).all()
+    anonymous = np.ones(1 << 20, dtype=np.int32)
+    MappedFiles().page_out(anonymous.ctypes.data, anonymous.nbytes)
+    assert anonymous.all()
+
+
+def test_extraction_copies_what_it_changes_only(workspace):
+    model = workspace.base_model("transformer")
+    _, tensors = extract(model)
+    assert np.shares_memory(tensors["decoder.0.fc1.weight"], model.decoder.layers[0].fc1.weight.detach().numpy())
+    before = model.decoder.layers[0].self_attn.q_proj.weight.clone()
+    tensors["decoder.0.self.qkv.weight"][:] = 0
+    assert torch.equal(model.decoder.layers[0].self_attn.q_proj.weight, before)
