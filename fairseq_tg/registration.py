@@ -49,7 +49,7 @@ class _AfterFairseq:
                     load(module)
                 finally:
                     self.under_way -= 1
-                if not self.under_way and sys.modules.get("fairseq") is not None and self in sys.meta_path:
+                if not self.under_way and sys.modules.get("fairseq") and self in sys.meta_path:
                     sys.meta_path.remove(self)
                     importlib.import_module(PLUGIN)
 
