@@ -27,6 +27,7 @@ from omegaconf import OmegaConf
 
 import fairseq_tg
 from fairseq_tg import cli
+from fairseq_tg.errors import user_error_in
 from fairseq_tg.models.base import ActorModel
 
 USER_DIR = str(Path(fairseq_tg.__file__).parent)
@@ -77,6 +78,8 @@ def run(command: str, *flags: Any) -> str:
     try:
         with contextlib.redirect_stdout(output):
             COMMANDS[command]()
+    except Exception as error:
+        raise (user_error_in(error) or error) from None  # as the command itself would end: see `report_in_one_line`
     finally:
         sys.argv = argv
         torch.set_rng_state(random_state)

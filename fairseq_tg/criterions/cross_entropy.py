@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Tuple
 
 import torch
 from fairseq import metrics
-from fairseq.criterions import register_criterion
+from fairseq.criterions import CRITERION_REGISTRY, register_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import (
     LabelSmoothedCrossEntropyCriterion,
     LabelSmoothedCrossEntropyCriterionConfig,
@@ -70,6 +70,11 @@ class ActorCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
             for name in Norms._fields:
                 total = sum(log[f"{name}_norm"] for log in logging_outputs)
                 metrics.log_scalar(f"{name}_norm", total / count, count, round=3)
+
+
+def trains_actors(criterion: str) -> bool:
+    """Whether a criterion of this name is for actors only."""
+    return issubclass(CRITERION_REGISTRY.get(criterion, object), ActorCrossEntropyCriterion)
 
 
 def check_trains_actors_only(model: nn.Module) -> ActorModel:

@@ -17,6 +17,7 @@ from fairseq_tg.corpus.engines import ENGINES
 from fairseq_tg.corpus.run import CorpusRun, asks_for_greedy
 from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
+from fairseq_tg.criterions.cross_entropy import check_trains_actors_only, trains_actors
 from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.one_copy import WithoutWeights
@@ -206,6 +207,9 @@ class TGTask(ListTask):
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
         model = self._build_model(cfg, from_checkpoint)
+        criterion = None if from_checkpoint else self._command.get("criterion")
+        if criterion is not None and trains_actors(criterion._name):
+            check_trains_actors_only(model)  # now: in its first update, fairseq would leave a crash.pt
         self.built_models.append(model)
         return model
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Tuple, Union
 
@@ -74,6 +75,7 @@ def in_child(
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (pytest's are files, which are not to grow either)
         before()
         try:
             function(*args)

@@ -41,7 +41,7 @@ CASES = {
     f"run {RECIPE} --epochs 0": f"--epochs: '0': {ASK} 1",
     f"run {RECIPE} --patience 0": f"--patience: '0': {ASK} 1",
     f"run {RECIPE} --actor-rank -1": f"--actor-rank: '-1': {ASK} 0",
-    f"run {RECIPE} --seed one": "--seed: invalid int value: 'one'",
+    f"run {RECIPE} --seed one": "--seed: 'one': give a whole number",
     f"ablate actor {RECIPE} --hidden -8": f"--hidden: '-8': {ASK} 0",
     f"ablate beam {RECIPE} --beams 0": f"--beams: '0': {ASK} 1",
     f"{REPORT} --base {{lstm}} --oracle-beam -1": f"--oracle-beam: '-1': {ASK} 0",

@@ -96,7 +96,10 @@ def run_command(command: str) -> None:
     if words[0] == "fairseq-tg" and "|" not in words:
         run_tg(*words[1:])
     elif words[0] in HERE and "|" not in words:
-        run(*words)
+        try:
+            run(*words)
+        except SystemExit as end:
+            assert not end.code  # a shard without a sentence has nothing to do
     else:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         script = ["bash", "-euo", "pipefail", "-c", command]
@@ -176,7 +179,8 @@ def test_links_lead_somewhere(page):
 
 
 def test_the_front_door_is_short():
-    assert len((REPO / "README.md").read_text().split()) <= 720
+    readme = (REPO / "README.md").read_text()
+    assert len(readme.partition("## What it gains")[0].split()) <= 500
 
 
 def test_the_reference_has_every_option_there_is():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fairseq_tg.evaluation.report import Options
+from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.tables import Section, as_html, as_text, settings, write
 
 TABLE = Section(
@@ -28,7 +28,7 @@ def test_a_page_has_everything_escaped_and_its_figures_inside() -> None:
 
 
 def test_settings_have_no_paths() -> None:
-    found = settings(Options("/d/bin", "/d/base.pt", "/d/out/", actor=("/d/x/a.pt", "b.pt")))
+    found = settings(ReportOptions(data="/d/bin", base="/d/base.pt", out="/d/out/", actor=("/d/x/a.pt", "b.pt")))
     assert (found["data"], found["base"], found["out"], found["actors"]) == ("bin", "base.pt", "out", ["a.pt", "b.pt"])
     assert found["oracle_beam"] == 35 and "actor" not in found and "/" not in json.dumps(found)
 
