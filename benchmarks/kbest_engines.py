@@ -1,9 +1,10 @@
-"""CTranslate2 against fairseq's own beam search for building a corpus: sentences a second, and how often they agree.
+"""Engines against fairseq's own beam search for building a corpus: sentences a second, and how often they agree.
 
-Both build the same corpus through fairseq-generate, in turns; the rates are those that fairseq-generate reports, which
+All build the same corpus through fairseq-generate, in turns; the rates are those that fairseq-generate reports, which
 leave out its start. Usage:
 
     python benchmarks/kbest_engines.py --base base.pt --data data-bin [--subset test] [--beam 35] [--turns 3]
+        [--engines fairseq native native_int8 ctranslate2]
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Dict, List
 
 import fairseq_tg
 
-ENGINES = ("fairseq", "ctranslate2")
+ENGINES = ("fairseq", "native", "native_int8", "ctranslate2")
 
 
 def build(engine: str, args: argparse.Namespace, out: Path) -> float:
@@ -51,28 +52,25 @@ def main() -> None:
     parser.add_argument("--beam", type=int, default=35)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--engines", nargs="+", default=ENGINES, help="the first is compared with")
     args = parser.parse_args()
-    rates: Dict[str, List[float]] = {engine: [] for engine in ENGINES}
+    rates: Dict[str, List[float]] = {engine: [] for engine in args.engines}
     with tempfile.TemporaryDirectory() as directory:
         for turn in range(args.turns):
-            for engine in ENGINES:
+            for engine in args.engines:
                 rates[engine].append(build(engine, args, Path(directory) / f"{engine}-{turn}"))
-        lists = [chosen(Path(directory) / f"{engine}-0") for engine in ENGINES]
-    same = sum(a == b for a, b in zip(*lists))
-    ratios = sorted(fast / slow for slow, fast in zip(*rates.values()))
-    print(
-        json.dumps(
-            {
-                "sentences_per_second": {engine: statistics.median(values) for engine, values in rates.items()},
-                "ratio": round(statistics.median(ratios), 2),
-                "ratio_range": [round(ratios[0], 2), round(ratios[-1], 2)],
-                "same_chosen_hypothesis": round(same / len(lists[0]), 4),
-                "beam": args.beam,
-                "batch_size": args.batch_size,
-            },
-            indent=2,
-        )
-    )
+        lists = {engine: chosen(Path(directory) / f"{engine}-0") for engine in args.engines}
+    first, results = args.engines[0], {}
+    for engine, values in rates.items():
+        agreeing = sum(a == b for a, b in zip(lists[first], lists[engine]))
+        ratios = sorted(fast / slow for slow, fast in zip(rates[first], values))
+        results[engine] = {
+            "sentences_per_second": statistics.median(values),
+            "ratio": round(statistics.median(ratios), 2),
+            "ratio_range": [round(ratios[0], 2), round(ratios[-1], 2)],
+            "same_chosen_hypothesis": round(agreeing / len(lists[first]), 4),
+        }
+    print(json.dumps({**results, "beam": args.beam, "batch_size": args.batch_size}, indent=2))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from typing import Any, Callable, Dict, List
 import torch
 
 from fairseq_tg.compiled.engine import Engine
-from fairseq_tg.compiled.extract import extract, quantize, unsupported
+from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.decoding.fast_search import FastGenerator
 from fairseq_tg.tasks.loading import load_model
 

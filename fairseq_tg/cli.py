@@ -112,16 +112,23 @@ def _compile(options: Compilation) -> None:
 
 
 def _translate(options: Translation) -> None:
-    from fairseq_tg.compiled.filter import translate_stream
+    from fairseq_tg.compiled.filter import Filter
     from fairseq_tg.compiled.translator import Translator
 
+    for item in options.actor:
+        if not all(item.partition("=")):
+            raise UserError(f"--actor {item}: give a name and a file, as in --actor news=news.safetensors")
+    actors = dict(item.split("=", 1) for item in options.actor)
+    if len(actors) < len(options.actor):
+        raise UserError(f"--actor {' --actor '.join(options.actor)}: give every actor a name of its own")
     try:
         search = {name: getattr(options, name) for name in SearchOptions.__dataclass_fields__}
-        translator = Translator.load(options.model, **search)
+        translator = Translator.load(options.model, **search, actors=actors)
+        stream = Filter(translator, options.batch_size, options.nbest, options.scores)
     except (ValueError, RuntimeError) as error:
         raise UserError(str(error)) from None
     try:
-        failed = translate_stream(translator, sys.stdin.buffer, sys.stdout.buffer, options.batch_size)
+        failed = stream.run(sys.stdin.buffer, sys.stdout.buffer)
     except (BrokenPipeError, KeyboardInterrupt):
         os._exit(1)  # who read our output, or waited for it, has gone
     except (ValueError, RuntimeError) as error:

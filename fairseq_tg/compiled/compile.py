@@ -9,9 +9,10 @@ from fairseq.data import Dictionary
 
 from fairseq_tg import __version__
 from fairseq_tg.compiled import model_file
-from fairseq_tg.compiled.extract import extract, quantize
+from fairseq_tg.compiled.extract import extract
 from fairseq_tg.compiled.model_file import CompiledModel, TextOptions
 from fairseq_tg.compiled.options import Compilation
+from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.compiled.text import TextError, text_functions
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing

@@ -71,19 +71,31 @@ class Engine:
     """A model ready to translate token ids. It is not changed by that: any number of threads may share it."""
 
     def __init__(
-        self, layout: Layout, tensors: Dict[str, np.ndarray], library: Optional[Path] = None, consume: bool = False
+        self,
+        layout: Layout,
+        tensors: Dict[str, np.ndarray],
+        library: Optional[Path] = None,
+        base: Optional[Engine] = None,
+        consume: bool = False,
     ) -> None:
-        """tensors: those of `layout.tensors`, checked; library: another than the package's own for this machine.
+        """Make it ready.
 
-        The engine has matrices in an order of its own. What it has read of a mapped file is given back; with
-        `consume`, tensors are taken out of the dictionary, so that there are never two of all.
+        Args:
+            layout: the model's.
+            tensors: those of `layout.tensors`, checked; on a base, only what that has not, which are actors.
+            library: another than the package's own for this machine.
+            base: an engine whose weights this one shares.
+            consume: take tensors out of the dictionary, so that there are never two of all.
+
+        The engine has matrices in an order of its own. What it has read of a mapped file is given back.
         """
         embeddings = {
             "output" if side in layout.shared_embeddings else f"{side}.embedding" for side in layout.embedding_shapes()
         }
         self.layout = layout
+        self._base = base
         self._library = load_library(library or library_path(best_library()))
-        self._model = c_void_p(self._library.tg_new())
+        self._model: c_void_p = c_void_p(self._library.tg_new(base._model if base else None))
         if not self._model:
             raise EngineError(OUT_OF_MEMORY)
         for name, value in layout.numbers().items():
@@ -91,24 +103,27 @@ class Engine:
         self._kept: Dict[str, np.ndarray] = {}  # what the engine reads in place
         self._consumes = consume
         files = MappedFiles()
+        known = base.layout.matrices() if base else {}
         for name, (rows, columns, _) in layout.matrices().items():
+            if name in known:
+                continue
             weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
             addresses = (_at(weight), _at(scale), _at(tensors.get(f"{name}.bias")))
             self._give(self._library.tg_matrix, name.encode(), *addresses, rows, columns)
             files.page_out(weight.ctypes.data, weight.nbytes)
             if consume and name not in embeddings:
                 del tensors[f"{name}.weight"], weight
-        for side in layout.embedding_shapes():
+        for side in () if base else layout.embedding_shapes():
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
             weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
             self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
         for name, (kind, count, dim) in layout.positions().items():
-            if kind != "none":
+            if kind != "none" and base is None:
                 if kind == "sinusoidal":
                     tensors = {**tensors, name: sinusoidal_positions(count, dim, layout.pad)}
                 table = self._keep(name, tensors, files)
                 self._give(self._library.tg_positions, name.encode(), _at(table))
-        for name, size in layout.norms().items():
+        for name, size in () if base else layout.norms().items():
             self._give(
                 self._library.tg_norm, name.encode(), _at(tensors[f"{name}.weight"]), _at(tensors[f"{name}.bias"]), size
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 from fairseq.models.fconv import FConvModel
@@ -12,12 +12,9 @@ from torch import nn
 
 from fairseq_tg.compiled import fconv_extract, lstm_extract, transformer_extract
 from fairseq_tg.compiled.layout import Layout
+from fairseq_tg.compiled.quantize import Tensors
 from fairseq_tg.errors import UserError
-from fairseq_tg.memory import MappedFiles
 
-Tensors = Dict[str, np.ndarray]
-#: Of a matrix, rounded together
-ROWS = 2048
 #: For each class of models a module with `unsupported` and `extract`
 EXTRACTORS = {TransformerModelBase: transformer_extract, LSTMModel: lstm_extract, FConvModel: fconv_extract}
 
@@ -44,20 +41,3 @@ def extract(model: Any) -> Tuple[Layout, Tensors]:
     return layout, {
         name: np.ascontiguousarray(tensor.detach().cpu().float().numpy()) for name, tensor in tensors.items()
     }
-
-
-def quantize(tensors: Tensors, layout: Layout) -> Tensors:
-    """The tensors with all weights as int8 and a scale for each row: w = scale * q, |q| <= 127."""
-    result, files = dict(tensors), MappedFiles()
-    for name in [*layout.matrices(), *layout.embeddings()]:
-        weight = tensors[f"{name}.weight"]
-        rounded, scales = np.empty(weight.shape, np.int8), np.empty(len(weight), np.float32)
-        for start in range(0, len(weight), ROWS):  # a few at a time: what is made on the way is large
-            rows = weight[start : start + ROWS]
-            scale = np.abs(rows).max(axis=1) / 127
-            scale[scale == 0] = 1.0
-            rounded[start : start + ROWS] = np.rint(rows / scale[:, None])
-            scales[start : start + ROWS] = scale
-        result[f"{name}.weight"], result[f"{name}.scale"] = rounded, scales
-        files.page_out(weight.ctypes.data, weight.nbytes)
-    return result

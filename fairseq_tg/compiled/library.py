@@ -74,7 +74,7 @@ def load_library(path: Path) -> ctypes.CDLL:
     for function, result, arguments in (
         ("tg_has_avx2", c_int, []),
         ("tg_has_avx512", c_int, []),
-        ("tg_new", pointer, []),
+        ("tg_new", pointer, [pointer]),
         ("tg_number", c_int, [pointer, c_char_p, c_double]),
         ("tg_free", None, [pointer]),
         ("tg_matrix", c_int, [pointer, c_char_p, pointer, pointer, pointer, c_int, c_int]),

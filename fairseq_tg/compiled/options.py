@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Optional, Tuple
 
 from fairseq_tg.arguments import option
 
@@ -34,6 +34,11 @@ class SearchOptions:
     source_lang: Optional[str] = option("of a model of many languages: what the lines are in", None)
     target_lang: Optional[str] = option("and what to translate them into", None)
     unk_penalty: float = option("taken from the score of unknown words", 0.0, flag="--unkpen", range=(-1e6, 1e6))
+    beam: int = option("hypotheses that a search goes on with; 1 is greedy search", 1, least=1)
+    nbest: int = option("hypotheses that are given of a line, best first", 1, least=1)
+    length_penalty: float = option(
+        "scores are divided by length to this power", 1.0, flag="--lenpen", range=(-100, 100)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,12 @@ class Translation(SearchOptions):
 
     model: str = option("a file that `fairseq-tg compile` made", positional=True)
     batch_size: int = option("lines translated together; 1 gives each at once", 1, least=1)
+    scores: bool = option("begin every translation with its score and a tab", False)
+    actor: Tuple[str, ...] = option(
+        "an actor file for the compiled base, and its name; of several, every line names one: NAME, a tab and the text",
+        (),
+        metavar="NAME=FILE",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from fairseq_tg.compiled import model_file
+from fairseq_tg.compiled import actor_file, model_file
 from fairseq_tg.compiled.engine import Engine, Found, SearchSettings, Traced
 from fairseq_tg.compiled.languages import find_marks
 from fairseq_tg.compiled.model_file import CompiledModel
@@ -23,8 +23,15 @@ class InputError(ValueError):
     """A line that cannot be translated."""
 
 
+class Translation(NamedTuple):
+    """A hypothesis as text, with its score: log-probability by length to the power of the length penalty."""
+
+    text: str
+    score: float
+
+
 class Translator:
-    """Translates greedily with a compiled model.
+    """Translates with a compiled model, greedily or with a beam.
 
     >>> translator = Translator.load("model.tg")
     >>> translator.translate(["Ein Hund ."])
@@ -39,6 +46,10 @@ class Translator:
         min_len: and at least these.
         source_lang, target_lang: of a model of many languages.
         unk_penalty: taken from the unknown word's log-probability.
+        beam: 1 is greedy search.
+        nbest: how many hypotheses `translate_nbest` gives of a line, at most as many as the beam has.
+        length_penalty: scores are divided by length to this power.
+        actors: files of `fairseq-tg actor export` for this base, by names that a call may choose.
     """
 
     def __init__(
@@ -49,8 +60,12 @@ class Translator:
         max_len_b: int = SearchOptions.max_len_b,
         min_len: int = SearchOptions.min_len,
         unk_penalty: float = SearchOptions.unk_penalty,
+        beam: int = SearchOptions.beam,
+        nbest: int = SearchOptions.nbest,
+        length_penalty: float = SearchOptions.length_penalty,
         source_lang: Optional[str] = SearchOptions.source_lang,
         target_lang: Optional[str] = SearchOptions.target_lang,
+        actors: Optional[Mapping[str, str]] = None,
     ) -> None:
         if not 1 <= threads <= MOST_THREADS:
             raise ValueError(f"{threads} threads: give one to {MOST_THREADS}")
@@ -58,7 +73,12 @@ class Translator:
             raise ValueError(f"lengths of {max_len_a} x + {max_len_b}, at least {min_len}: they cannot be negative")
         self.layout = model.layout
         self.threads = threads
+        self.check_beam(beam, nbest)
         self._engine = Engine(model.layout, model.tensors)
+        self._actors: Dict[str, Engine] = {}
+        for name, path in (actors or {}).items():
+            layout, tensors = actor_file.put_on(path, model)
+            self._actors[name] = Engine(layout, tensors, base=self._engine)
         self._marks = find_marks(model.text, model.target_symbols, source_lang, target_lang)
         pair = {"source_lang": source_lang, "target_lang": target_lang}
         text = replace(model.text, **{name: lang for name, lang in pair.items() if lang})
@@ -67,11 +87,26 @@ class Translator:
         self._source_symbols, self._target = model.source_symbols, model.target_symbols
         self._max_len_a, self._max_len_b = max_len_a, max_len_b
         self._min_len, self._unk_penalty = min_len, unk_penalty
+        self._beam, self._nbest, self._length_penalty = beam, nbest, length_penalty
+        self._pool = ThreadPoolExecutor(threads)  # starts none before there is something to do
 
     @classmethod
-    def load(cls, path: str, **options: Union[int, float, str, None]) -> Translator:
+    def load(cls, path: str, **options: Any) -> Translator:
         """Load a compiled file; options are those of the class. Raises ValueError in one sentence if it is no good."""
-        return cls(model_file.read(path), **options)  # type: ignore[arg-type]
+        return cls(model_file.read(path), **options)
+
+    @property
+    def actors(self) -> List[str]:
+        """The names of the actors that a call may choose."""
+        return list(self._actors)
+
+    def check_beam(self, beam: int, nbest: int) -> None:
+        """Raise ValueError if there is no such search."""
+        most = (self.layout.vocabulary - 1) // 2  # 2k continuations are looked at, of all symbols but padding
+        if beam != 1 and not 1 <= beam <= most:
+            raise ValueError(f"a beam of {beam}: a dictionary of {self.layout.vocabulary} allows one to {most}")
+        if not 1 <= nbest <= beam:
+            raise ValueError(f"the {nbest} best of a beam of {beam}: give a beam of at least as many")
 
     def encode(self, line: str) -> List[int]:
         """A line's token ids, ending with eos. Raises InputError if the model cannot take that many."""
@@ -95,26 +130,43 @@ class Translator:
         table = self._source_symbols if source else self._target
         return [table[token] for token in tokens]
 
+    def engine(self, actor: Optional[str] = None) -> Engine:
+        """What searches: the model as it was compiled, or its base with one of the named actors."""
+        if actor is None:
+            return self._engine
+        if actor not in self._actors:
+            raise ValueError(f"no actor '{actor}': there {'is' if len(self._actors) == 1 else 'are'} {self._names()}")
+        return self._actors[actor]
+
+    def _names(self) -> str:
+        return ", ".join(self._actors) or "none"
+
     def search(
         self,
         sources: Sequence[Sequence[int]],
-        beam: int = 1,
-        nbest: int = 1,
+        beam: Optional[int] = None,
+        nbest: Optional[int] = None,
         actors: bool = True,
         scores: bool = True,
         threads: Optional[int] = None,
+        actor: Optional[str] = None,
     ) -> List[List[Found]]:
         """The best hypotheses of each sentence of a batch of token ids; without actors they are the base's."""
-        most = self.layout.target_positions - 1
+        beam = self._beam if beam is None else beam
+        nbest = min(self._nbest, beam) if nbest is None else nbest
+        self.check_beam(beam, nbest)
         settings = SearchSettings(
             beam=beam,
             nbest=nbest,
-            min_length=min(self._min_len, most),
+            min_length=min(self._min_len, self.layout.target_positions - 1),
             unk_penalty=self._unk_penalty,
+            length_penalty=self._length_penalty,
             actors=actors,
         )
         prefixes = np.array([self._marks.target] * len(sources), dtype=np.int32) if self._marks.target else None
-        return self._engine.search(sources, self._limits(sources), settings, threads or self.threads, prefixes, scores)
+        return self.engine(actor).search(
+            sources, self._limits(sources), settings, threads or self.threads, prefixes, scores
+        )
 
     def trace(self, source: Sequence[int], target: Sequence[int], actors: bool = True, likeliest: int = 5) -> Traced:
         """What happens on the way to a translation of token ids."""
@@ -126,28 +178,54 @@ class Translator:
 
     def translate_tokens(self, sources: Sequence[Sequence[int]], threads: Optional[int] = None) -> List[List[int]]:
         """A batch of token ids to the token ids of its translations."""
-        return [found[0].tokens for found in self.search(sources, scores=False, threads=threads)]
+        return [found[0].tokens for found in self.search(sources, nbest=1, scores=False, threads=threads)]
 
-    def translate(self, lines: Sequence[str], batch_size: int = 32) -> List[str]:
-        """Translate lines, in their order; empty lines stay empty. Raises InputError for a line that is too long."""
-        return [self.decode(tokens) for tokens in self.translate_all([self.encode(line) for line in lines], batch_size)]
+    def translate(self, lines: Sequence[str], batch_size: int = 32, **search: Any) -> List[str]:
+        """Translate lines, in their order; empty lines stay empty. Raises InputError for a line that is too long.
 
-    def translate_all(self, sources: List[List[int]], batch_size: int) -> List[List[int]]:
-        """Any number of sentences, in batches; one without tokens but its eos has an empty translation."""
+        search: `beam` and `actor` other than the translator's own.
+        """
+        sources = [self.encode(line) for line in lines]
+        best = self.search_all(sources, batch_size, **{**search, "nbest": 1, "scores": False})()
+        return [self.decode(found[0].tokens) if found else "" for found in best]
+
+    def translate_nbest(self, lines: Sequence[str], batch_size: int = 32, **search: Any) -> List[List[Translation]]:
+        """The best hypotheses of every line, best first; of an empty line there are none.
+
+        search: `beam`, `nbest` and `actor` other than the translator's own.
+        """
+        found = self.search_all([self.encode(line) for line in lines], batch_size, **search)()
+        return [[Translation(self.decode(item.tokens), item.score) for item in items] for items in found]
+
+    def search_all(
+        self, sources: Sequence[Sequence[int]], batch_size: int, **search: Any
+    ) -> Callable[[], List[List[Found]]]:
+        """Begin to search any number of sentences, in batches; gives a function that waits for the hypotheses.
+
+        A sentence without tokens but its eos has none. search: options of `search`.
+        """
         if batch_size < 1:
             raise ValueError(f"batches of {batch_size}: give at least 1")
         empty = len(self._marks.source) + 1
         # Sentences of like length together, longest first, so that threads end at about the same time
         order = sorted((i for i, source in enumerate(sources) if len(source) > empty), key=lambda i: -len(sources[i]))
         batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-        results: List[List[int]] = [[] for _ in sources]
-        if self.threads == 1 or len(batches) == 1:
-            outputs = [self.translate_tokens([sources[i] for i in batch]) for batch in batches]
-        else:
-            # The engine works without Python's lock: a batch a thread is better than all threads on one batch
-            with ThreadPoolExecutor(self.threads) as pool:
-                outputs = list(pool.map(lambda batch: self.translate_tokens([sources[i] for i in batch], 1), batches))
-        for batch, output in zip(batches, outputs):
-            for index, tokens in zip(batch, output):
-                results[index] = tokens
-        return results
+        # The engine works without Python's lock: a batch a thread is better than all threads on one batch
+        self.engine(search.get("actor"))  # if there is no such actor, that is said now
+        tasks: List[Future] = []
+        if len(batches) > 1:
+            tasks = [
+                self._pool.submit(self.search, [sources[i] for i in batch], threads=1, **search) for batch in batches
+            ]
+
+        def wait() -> List[List[Found]]:
+            found = [task.result() for task in tasks]
+            if not tasks:
+                found = [self.search([sources[i] for i in batch], **search) for batch in batches]
+            results: List[List[Found]] = [[] for _ in sources]
+            for batch, items in zip(batches, found):
+                for index, item in zip(batch, items):
+                    results[index] = item
+            return results
+
+        return wait

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from fairseq_tg.compiled.engine import Engine, Found, SearchSettings
-from fairseq_tg.compiled.extract import extract, quantize, unsupported
+from fairseq_tg.compiled.extract import extract, unsupported
 from fairseq_tg.compiled.layout import Layout
 from fairseq_tg.compiled.library import EngineError, described
+from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.corpus.blocks import Hypothesis
 from fairseq_tg.corpus.engines import ENGINES, Search, Searched
 from fairseq_tg.errors import UserError

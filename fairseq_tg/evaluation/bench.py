@@ -12,7 +12,7 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_tg.corpus.engines import import_ctranslate2
 from fairseq_tg.evaluation.batches import by_length
-from fairseq_tg.evaluation.lineup import Lineup, label_actors
+from fairseq_tg.evaluation.lineup import PRECISIONS, Lineup, label_actors
 from fairseq_tg.evaluation.machine import Bound, Machine, bound, measure_machine
 from fairseq_tg.evaluation.measure import PERCENTILES, Spread, Turns, latency_table, probe, ratio, take_turns
 from fairseq_tg.evaluation.options import BenchOptions
@@ -27,14 +27,21 @@ from fairseq_tg.tasks.loading import load_model
 PROBED = 20
 #: Ratios that say whether the method pays: of the second system to the third, for a tg model's label
 RATIOS = (
+    # on one engine: what beam search costs, and what actors do
+    *((f"compiled base {p}", f"compiled base beam 4 {p}") for p in PRECISIONS),
+    *((f"compiled {{tg}} {p}", f"compiled base beam 4 {p}") for p in PRECISIONS),
+    *((f"compiled {{tg}} {p}", f"compiled base {p}") for p in PRECISIONS),
+    # of engines
+    ("fast greedy base", "fairseq greedy"),
+    ("fast beam 4 base", "fairseq beam 4"),
     ("fast greedy {tg}", "fairseq greedy {tg}"),
-    ("fast greedy {tg}", "fast greedy base"),
-    ("compiled {tg} float32", "fairseq beam 4"),
-    ("compiled {tg} int8", "fairseq beam 4"),
-    ("compiled {tg} float32", "CTranslate2 beam 4 float32"),
-    ("compiled {tg} int8", "CTranslate2 beam 4 int8"),
-    ("compiled {tg} float32", "CTranslate2 greedy float32"),
-    ("compiled {tg} int8", "CTranslate2 greedy int8"),
+    *((f"compiled base {p}", f"CTranslate2 greedy {p}") for p in PRECISIONS),
+    *((f"compiled base beam 4 {p}", f"CTranslate2 beam 4 {p}") for p in PRECISIONS),
+    *((f"compiled {{tg}} beam 4 {p}", f"CTranslate2 beam 4 {p}") for p in PRECISIONS),
+    # of both at once
+    *((f"compiled {{tg}} {p}", f"CTranslate2 beam 4 {p}") for p in PRECISIONS),
+    *((f"compiled {{tg}} {p}", f"CTranslate2 greedy {p}") for p in PRECISIONS),
+    *((f"compiled {{tg}} {p}", "fairseq beam 4") for p in PRECISIONS),
 )
 
 
@@ -109,14 +116,17 @@ def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path
     lineup.add("fairseq greedy", "fairseq", options.base)
     lineup.add("fairseq beam 4", "fairseq", options.base, 4)
     lineup.add("fast greedy base", "fast", options.base)
+    lineup.add("fast beam 4 base", "fast", options.base, 4)
     compilable = lineup.can_compile(options.base)
     if compilable:
-        lineup.add_bound("base", options.base)
+        say(f"compiling {options.base}")
+        lineup.add_compiled("base", options.base, out)
     for label, path in {**actors, **({"cont.": options.cont} if options.cont else {})}.items():
         if label != "cont.":  # which fairseq decodes as it decodes the base
             lineup.add(f"fairseq greedy {label}", "fairseq", path)
             lineup.add(f"fairseq beam 4 {label}", "fairseq", path, 4)
         lineup.add(f"fast greedy {label}", "fast", path)
+        lineup.add(f"fast beam 4 {label}", "fast", path, 4)
         if compilable:
             say(f"compiling {path}")
             lineup.add_compiled(label, path, out)
@@ -128,11 +138,12 @@ def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path
     return lineup
 
 
-def ratios(result: Result) -> List[Tuple[str, str, Spread]]:
-    """Every ratio for which both systems were measured: sentence by sentence, turn by turn."""
-    pairs = [(a.format(tg=tg), b.format(tg=tg)) for tg in label_actors(result.options.actor) for a, b in RATIOS]
+def ratios(result: Result, mode: str = "single") -> List[Tuple[str, str, Spread]]:
+    """Every ratio for which both systems were measured, turn by turn: sentence by sentence, or in batches."""
+    labels = [*label_actors(result.options.actor)] or [""]
+    pairs = dict.fromkeys((a.format(tg=tg), b.format(tg=tg)) for tg in labels for a, b in RATIOS)
     rows = result.rows
-    return [(a, b, ratio(rows[a].single, rows[b].single)) for a, b in pairs if a in rows and b in rows]
+    return [(a, b, ratio(getattr(rows[a], mode), getattr(rows[b], mode))) for a, b in pairs if a in rows and b in rows]
 
 
 def as_json(result: Result) -> Dict[str, Any]:
@@ -160,6 +171,7 @@ def as_json(result: Result) -> Dict[str, Any]:
         "bounds": {name: asdict(item) for name, item in result.bounds.items()},
         "systems": systems,
         "ratios": [{"of": a, "to": b, **asdict(spread)} for a, b, spread in ratios(result)],
+        "batched_ratios": [{"of": a, "to": b, **asdict(spread)} for a, b, spread in ratios(result, "batched")],
     }
 
 
@@ -174,7 +186,10 @@ def sections(result: Result) -> List[Section]:
     scored = f"BLEU: sacreBLEU {result.signature}, on {some.batched.sentences} sentences of {options.subset}"
     header = ["system", "tok/s", "(range)", "sent/s", "batched tok/s", "start s", "peak MiB", "BLEU"]
     speeds = [_speeds(name, row) for name, row in result.rows.items()]
-    of_pairs = [[a, f"/ {b}", f"{s.median:.2f}", f"{s.low:.2f}-{s.high:.2f}"] for a, b, s in ratios(result)]
+    of_pairs, of_batches = (
+        [[a, f"/ {b}", f"{s.median:.2f}", f"{s.low:.2f}-{s.high:.2f}"] for a, b, s in ratios(result, mode)]
+        for mode in ("single", "batched")
+    )
     read = (
         f"the machine: reads {machine.bytes_per_second / 1e9:.1f} GB/s from memory, multiplies "
         f"{machine.flops_per_second / 1e9:.1f} GFLOP/s, matrix by vector"
@@ -189,6 +204,7 @@ def sections(result: Result) -> List[Section]:
         Section(notes=[how]),
         Section(header=header, rows=speeds, notes=[scored] if result.signature else []),
         Section(header=["ratio, sentence by sentence", "", "median", "(range)"], rows=of_pairs),
+        Section(header=["ratio, in batches", "", "median", "(range)"], rows=of_batches),
         Section(header=[f"ms a sentence, percentiles {' / '.join(map(str, PERCENTILES))}", *lengths], rows=in_ms),
         Section(header=least, rows=[_bound(name, item) for name, item in result.bounds.items()], notes=[read]),
         Section(notes=[in_words(result.versions)]),

@@ -41,13 +41,15 @@ class Lineup:
         weights = extract(self._load(path, self._data)[0])[0].weights_per_token()
         self.weights.update({f"{label} {name}": (weights, size) for name, size in PRECISIONS.items()})
 
-    def add_compiled(self, label: str, path: str, out: Path) -> None:
+    def add_compiled(self, label: str, path: str, out: Path, beams: Sequence[int] = (1, 4)) -> None:
         """Compile a checkpoint in both precisions."""
         model, task = self._load(path, self._data)
         for precision in PRECISIONS:
             file = str(out / f"{label.replace(':', '-').rstrip('.')}.{precision}.tg")
             compile_model(model, task, Compilation(path, file, no_subword=True, int8=precision == "int8"))
-            self.add(f"compiled {label} {precision}", "compiled", file)
+            for beam in beams:
+                search = "" if beam == 1 else f" beam {beam}"
+                self.add(f"compiled {label}{search} {precision}", "compiled", file, beam)
         self.add_bound(label, path)
 
     def add_converted(self, label: str, path: str, beams: Sequence[int], out: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 from fairseq_tg.evaluation.measure import Spread
 from fairseq_tg.evaluation.norms import NAMES, NormsAt
 
-#: Of a kind of system
-COLORS = {"fairseq": "tab:gray", "fast": "tab:blue", "compiled": "tab:green", "ctranslate2": "tab:orange"}
+#: What searches in a kind of system, and its colour
+ENGINES = {"fairseq": "fairseq", "fast": "native", "compiled": "native", "ctranslate2": "CTranslate2"}
+COLORS = {"fairseq": "tab:gray", "native": "tab:green", "CTranslate2": "tab:orange"}
 
 
 class Point(NamedTuple):
@@ -38,7 +39,7 @@ def load_pyplot() -> Optional[Any]:
 def quality_and_speed(points: Sequence[Point], metric: str) -> Optional[bytes]:
     """Every system's score against its tokens a second: numbered, because names would cover each other.
 
-    A colour for each engine; tg models are squares.
+    A colour for each engine; tg models are squares, and what searches with a beam is hollow.
     """
 
     def draw(axes: Any) -> None:
@@ -46,9 +47,13 @@ def quality_and_speed(points: Sequence[Point], metric: str) -> Optional[bytes]:
 
         for number, (name, kind, speed, score) in enumerate(points, start=1):
             around = [[speed.median - speed.low], [speed.high - speed.median]]
-            shape = "s" if "tg" in name else "o"
-            label = f"{number}  {name}" if kind in name.lower() else f"{number}  {name} ({kind})"
-            axes.errorbar(speed.median, score, xerr=around, fmt=shape, color=COLORS[kind], label=label)
+            shape, engine = "s" if "tg" in name else "o", ENGINES[kind]
+            told = engine.lower() in name.lower() or kind in name.lower()
+            label = f"{number}  {name}" if told else f"{number}  {name} ({engine})"
+            fill = "none" if "beam" in name else COLORS[engine]
+            axes.errorbar(
+                speed.median, score, xerr=around, fmt=shape, color=COLORS[engine], markerfacecolor=fill, label=label
+            )
             above = 5 if number % 2 else -12  # neighbours keep apart
             axes.annotate(str(number), (speed.median, score), textcoords="offset points", xytext=(4, above), fontsize=8)
         axes.set_xscale("log")

@@ -47,7 +47,7 @@ def build(system: System, load: Optional[Load] = None) -> Translate:
 
 
 def build_search(system: System, load: Optional[Load] = None) -> Callable[[Sequence[Tokens]], List[List[Tokens]]]:
-    """fairseq's own search, or our greedy path, as fairseq-generate sets them up: every hypothesis, best first."""
+    """fairseq's own search, or the engine's, as fairseq-generate sets them up: every hypothesis, best first."""
     import torch
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.sequence_generator import SequenceGenerator
@@ -84,7 +84,7 @@ def build_search(system: System, load: Optional[Load] = None) -> Callable[[Seque
 def _compiled(system: System) -> Translate:
     from fairseq_tg.compiled.translator import Translator
 
-    translator = Translator.load(system.path, threads=system.threads, max_len_b=system.max_len_b)
+    translator = Translator.load(system.path, threads=system.threads, max_len_b=system.max_len_b, beam=system.beam)
     return translator.translate_tokens
 
 

@@ -1,4 +1,4 @@
-"""Greedy translation as users call it: the fast path inside fairseq's commands, compiled files, and the benchmark."""
+"""Translation as users call it: the fast path inside fairseq's commands, compiled files, and the benchmark."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
+from types import SimpleNamespace
+from typing import Iterator, List
 
 import pytest
 
+from fairseq_tg.compiled import Translator
+from fairseq_tg.compiled.filter import AHEAD, WINDOW, Filter
 from fairseq_tg.errors import UserError
 from tests.conftest import FAMILIES, IN_PROCESS, USER_DIR, hypotheses, run_process, run_tg
 
+LOG2_E = 1.4426950408889634
 LINES = ["w1 w2 w3", "", "w5", "w4 w4 w0 w8 w2"]
 
 
@@ -39,11 +43,11 @@ def numbers(output: str, kind: str) -> List[List[float]]:
 
 
 @pytest.mark.parametrize("base", FAMILIES)
-@pytest.mark.parametrize("batch", [1, 30])
-def test_generate_prints_the_same_on_the_fast_path(workspace, trained, base, batch):
-    flags = ["--beam", "1", "--batch-size", batch]
+@pytest.mark.parametrize("beam, batch", [(1, 1), (1, 30), (4, 30)])
+def test_generate_prints_the_same_on_the_fast_path(workspace, trained, base, beam, batch):
+    flags = ["--beam", beam, "--nbest", beam, "--batch-size", batch]
     fast = workspace.generate(trained[base], *flags)
-    slow = workspace.generate(trained[base], *flags, "--no-fast-greedy")
+    slow = workspace.generate(trained[base], *flags, "--no-fast-search" if beam > 1 else "--no-fast-greedy")
     assert hypotheses(fast) == hypotheses(slow) and len(hypotheses(fast)) == 30
     for kind in ("H-", "P-"):
         for ours, theirs in zip(numbers(fast, kind), numbers(slow, kind)):
@@ -100,6 +104,76 @@ def test_a_compiled_model_translates_as_fairseq_does(workspace, trained, compile
     assert done.stdout.decode().splitlines() == [expected[i] for i in range(30)]
 
 
+def test_a_compiled_model_searches_as_fairseq_does(workspace, trained, compiled):
+    printed = workspace.generate(trained["transformer"], "--beam", "4", "--nbest", "2", "--lenpen", "0.5")
+    lines = [line.split("\t") for line in printed.splitlines()]
+    source = {int(fields[0][2:]): fields[1] for fields in lines if fields[0].startswith("S-")}
+    found = {i: [fields[1:] for fields in lines if fields[0] == f"H-{i}"] for i in source}
+    text = "".join(f"{source[i]}\n" for i in range(30))
+    flags = ["--max-len-b", "20", "--beam", "4", "--nbest", "2", "--lenpen", "0.5", "--scores", "--batch-size", "7"]
+    done = translate(compiled, f"{text}\n".encode(), *flags)
+    assert done.returncode == 0, done.stderr
+    *output, no_score, none = [line.split("\t") for line in done.stdout.decode().splitlines()]
+    expected = [hypothesis for i in range(30) for hypothesis in found[i]]
+    assert [text for _, text in output] == [text for _, text in expected] and no_score == none == [""]
+    # which fairseq prints of bits
+    for (ours, _), (theirs, _) in zip(output, expected):
+        assert float(ours) * LOG2_E == pytest.approx(float(theirs), abs=2e-4)
+
+
+def test_one_process_serves_many_actors(workspace, trained, compiled, tmp_path):
+    run_tg("compile", workspace.bases["transformer"], tmp_path / "base.tg")
+    run_tg("compile", workspace.bases["transformer"], tmp_path / "small.tg", "--int8")
+    run_tg("actor", "export", trained["transformer"], tmp_path / "a.safetensors")
+    other = workspace.train("transformer", tmp_path / "rnn", "--actor", "rnn", "--actor-sites", "all", "--lr", "0.1")
+    run_tg("actor", "export", other, tmp_path / "b.safetensors")
+    run_tg("compile", other, tmp_path / "other.tg")
+    files = {"one": tmp_path / "a.safetensors", "two": tmp_path / "b.safetensors"}
+    lines = [line for line in LINES * 3 if line]
+    translator = Translator.load(str(tmp_path / "base.tg"), actors=files)
+    assert translator.actors == ["one", "two"]
+    expected = {"one": compiled, "two": tmp_path / "other.tg", None: tmp_path / "base.tg"}
+    outputs = {name: Translator.load(str(path)).translate(lines) for name, path in expected.items()}
+    assert len({tuple(output) for output in outputs.values()}) == 3
+    for name, output in outputs.items():
+        assert translator.translate(lines, actor=name) == output
+    assert len(Translator.load(str(tmp_path / "small.tg"), actors=files).translate(lines, actor="two")) == len(lines)
+    with pytest.raises(ValueError, match="no actor 'three': there are one, two"):
+        translator.translate(lines, actor="three")
+    flags = [word for name, path in files.items() for word in ("--actor", f"{name}={path}")]
+    names = ["one", "two"] * len(lines)
+    text = "".join(f"{name}\t{line}\n" for name, line in zip(names, [x for line in lines for x in (line, line)]))
+    done = translate(tmp_path / "base.tg", f"{text}w1\n".encode(), *flags, "--batch-size", "2")
+    assert done.stdout.decode().splitlines() == [x for pair in zip(outputs["one"], outputs["two"]) for x in pair] + [""]
+    assert b"it names no actor: begin it with one of one, two and a tab; its translation is left empty" in done.stderr
+    assert translate(tmp_path / "base.tg", b"w1\n", *flags[:2]).returncode == 0  # the only one needs no name
+    run_tg("actor", "export", trained["lstm"], tmp_path / "lstm.safetensors")
+    for path, on, message in (
+        (tmp_path / "lstm.safetensors", "base.tg", "are for a lstm model, the base is a transformer"),
+        (tmp_path / "a.safetensors", "other.tg", "on a model that has actors: compile the base alone"),
+        (tmp_path / "none", "base.tg", "no actor file at"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Translator.load(str(tmp_path / on), actors={"x": str(path)})
+
+
+def test_memory_does_not_grow_with_the_stream(compiled):
+    """Of the windows of a stream some are under way, however many there are."""
+
+    def lines(count: int) -> Iterator[bytes]:
+        for i in range(count):
+            read.append(len(written))
+            yield f"w{i % 9} w{i % 7}\n".encode()
+
+    read: List[int] = []
+    written: List[bytes] = []
+    target = SimpleNamespace(write=written.append, flush=lambda: None)
+    translator = Translator.load(str(compiled), threads=2, max_len_b=5)
+    assert Filter(translator, batch_size=4).run(lines(2000), target) == 0  # type: ignore[arg-type]
+    assert len(written) == 2000
+    assert max(at - done for at, done in enumerate(read)) <= 4 * WINDOW * AHEAD
+
+
 def test_the_command_is_installed(compiled):
     done = run_process("fairseq-tg", "translate", compiled, stdin="w1\n")
     assert (done.returncode, done.stdout.count("\n"), done.stderr) == (0, 1, "")
@@ -121,14 +195,22 @@ def test_int8_is_smaller(workspace, trained, compiled, tmp_path):
 
 def test_a_stream_survives_what_it_meets(compiled):
     """Empty lines, a carriage return, bytes that are no UTF-8, a line too long, no newline at the end."""
-    lines = [b"w1 w2", b"", b"w1 w2\r", b"w1 \xff\xfe w2", b"w3 " * 5000, "w1 \u202e\u05d0 \t\x00".encode(), b"w1 w2"]
+    lines = [
+        b"w1 w2",
+        b"",
+        b"w1 w2\r",
+        b"w1 \xff\xfe w2",
+        b"w3 " * 100_000,
+        "w1 \u202e\u05d0 \t\x00".encode(),
+        b"w1 w2",
+    ]
     done = translate(compiled, b"\n".join(lines), "--batch-size", "3")
     output = done.stdout.decode().splitlines()
     assert done.returncode == 1 and len(output) == len(lines)
     assert output[0] == output[2] == output[6] != "" and output[1] == output[4] == ""
     errors = done.stderr.decode().splitlines()
     assert errors[0].startswith("fairseq_tg: line 4: not UTF-8")
-    assert errors[1].startswith("fairseq_tg: line 5: a line of 5000 tokens: this model takes up to 1023; split it")
+    assert errors[1].startswith("fairseq_tg: line 5: a line of 100000 tokens: this model takes up to 1023; split it")
     assert errors[2] == "fairseq_tg: error: 1 line was not translated: see above" and len(errors) == 3
 
 
@@ -156,11 +238,14 @@ def test_the_reader_of_a_stream_may_leave(compiled):
 
 BAD = {
     "compile none.pt m.tg": r"none\.pt",
-    "compile {lstm} m.tg": "because of a LSTMModel: only Transformers are compiled",
     "compile {transformer} m.tg --data {empty}": "there are no dictionaries of the model in",
     "compile {transformer} m.tg --sentencepiece-model sp.model": "is not the dictionary's subword model",
     "compile {transformer} nowhere/m.tg": "cannot write 'nowhere/m.tg'",
     "compile {transformer} m.tg --actor-weights none": "no actor file at 'none'",
+    "translate {compiled} --beam 4 --nbest 5": "the 5 best of a beam of 4: give a beam of at least as many",
+    "translate {compiled} --beam 500": "a beam of 500: a dictionary of [0-9]+ allows one to [0-9]+",
+    "translate {compiled} --actor file": "--actor file: give a name and a file",
+    "translate {compiled} --actor a=x --actor a=y": "give every actor a name of its own",
     "translate {compiled} --threads 5000": "5000 threads: give one to 1024",
     "translate {transformer}": "is no compiled model, or a damaged one",
     "bench --data {data} --base {transformer} --actor {transformer} --actor {transformer}": "the same name",
@@ -195,15 +280,21 @@ def test_bench_compares_what_there_is(workspace, trained, base, tmp_path):
     more = ["--peer", "ctranslate2", "--cont", workspace.bases[base]] if base == "transformer" else []
     printed = run_tg("bench", *flags, *more)
     found = json.loads((tmp_path / "bench.json").read_text())
-    names = {"fairseq greedy", "fairseq beam 4", "fast greedy base", "fairseq greedy tg", "fast greedy tg"}
+    models = ("base", "tg", "cont.") if base == "transformer" else ("base", "tg")
+    names = {f"fairseq {search}{model}" for search in ("greedy", "beam 4") for model in ("", " tg")}
+    names |= {f"fast {search} {model}" for search in ("greedy", "beam 4") for model in models}
+    names |= {f"compiled {m}{search} {p}" for m in models for search in ("", " beam 4") for p in ("float32", "int8")}
     if base == "transformer":
-        names |= {f"compiled {model} {precision}" for model in ("tg", "cont.") for precision in ("float32", "int8")}
-        names.add("fast greedy cont.")
         searches = ("greedy", "beam 4", "greedy cont.")
         names |= {f"CTranslate2 {search} {precision}" for search in searches for precision in ("float32", "int8")}
         assert found["systems"]["compiled tg float32"]["bleu"] == found["systems"]["fairseq greedy tg"]["bleu"]
         assert found["bounds"]["tg float32"]["weights"] > found["bounds"]["base float32"]["weights"]
         assert found["systems"]["compiled tg float32"]["peak_bytes"] < found["systems"]["fairseq greedy"]["peak_bytes"]
+        assert {(r["of"], r["to"]) for r in found["ratios"]} >= {
+            ("compiled base beam 4 int8", "CTranslate2 beam 4 int8"),
+            ("compiled tg float32", "compiled base float32"),
+        }
+    assert found["systems"]["compiled tg beam 4 float32"]["bleu"] == found["systems"]["fairseq beam 4 tg"]["bleu"]
     assert set(found["systems"]) == names and all(name in printed for name in names)
     assert found["systems"]["fast greedy base"]["bleu"] == found["systems"]["fairseq greedy"]["bleu"]
     for system in found["systems"].values():

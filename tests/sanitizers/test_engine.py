@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fairseq_tg.compiled.engine import Engine
+from fairseq_tg.compiled.engine import Engine, SearchSettings
 from fairseq_tg.compiled.layout import ACTIVATIONS, ACTORS, Layout
 from fairseq_tg.compiled.library import GENERIC, library_path
 from fairseq_tg.compiled.transformer_layout import TransformerLayout
@@ -176,6 +176,8 @@ def layouts(draw: st.DrawFn) -> Layout:
         changes |= {"actor": draw(st.sampled_from(ACTORS[1:])), "actor_hidden": draw(st.integers(1, 40))}
         layers = st.sets(st.integers(0, changes["decoder_layers"] - 1), min_size=1)
         changes |= {"actor_rank": draw(st.integers(0, 9)), "actor_layers": tuple(sorted(draw(layers)))}
+        if draw(st.booleans()):
+            changes |= {"site_rank": draw(st.integers(0, 9)), "site_layers": tuple(sorted(draw(layers)))}
     return small_layout(**changes)
 
 
@@ -189,6 +191,30 @@ def test_any_size(library: Path, layout: Layout, int8: bool, batch: int, seed: i
     assert_alike(library, layout, random_tensors(layout, int8, seed), batch, **options)
 
 
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(layout=layouts(), int8=st.booleans(), batch=st.integers(1, 9), beam=st.integers(2, 12), data=st.data())
+def test_any_beam(library: Path, layout: Layout, int8: bool, batch: int, beam: int, data: st.DataObject) -> None:
+    """A sentence's hypotheses are the same in any batch, on any threads, and as probable as they should be."""
+    settings = SearchSettings(
+        beam=beam,
+        nbest=data.draw(st.integers(1, beam)),
+        min_length=data.draw(st.integers(0, 12)),
+        length_penalty=data.draw(st.sampled_from([1.0, 0.0, 2.0])),
+        normalize=data.draw(st.booleans()),
+    )
+    tensors, (sources, limits) = random_tensors(layout, int8), random_batch(layout, batch)
+    engine = Engine(layout, tensors, library)
+    found = engine.search(sources, limits, settings)
+    assert engine.search(sources, limits, settings, threads=2) == found
+    assert [engine.search([a], [b], settings)[0] for a, b in zip(sources, limits)] == found
+    expected = Engine(layout, tensors, library_path(GENERIC)).search(sources, limits, settings)
+    for ours, theirs, limit in zip(found, expected, limits):
+        assert len(ours) == len(theirs) >= 1
+        assert all(h.tokens[-1] == EOS and len(h.tokens) == len(h.positional) <= limit + 1 for h in ours)
+        assert [h.score for h in ours] == sorted((h.score for h in ours), reverse=True)
+        assert abs(ours[0].score - theirs[0].score) < TOLERANCE * (1 if settings.normalize else limit + 1)
+
+
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.parametrize("where", ["output.weight", "encoder.0.fc1.bias", "decoder.1.norm.weight"])
@@ -199,7 +225,10 @@ def test_weights_that_are_no_numbers(library: Path, where: str, value: float, in
     name = where if tensors[where].dtype == np.float32 else where.replace(".weight", ".scale")
     tensors[name].flat[::2] = value
     sources, limits = random_batch(layout, 5)
-    found, _ = Engine(layout, tensors, library).translate(sources, limits, scores=True)
+    engine = Engine(layout, tensors, library)
+    for hypotheses in engine.search(sources, limits, SearchSettings(beam=4)):
+        assert hypotheses and all(0 <= token < layout.vocabulary for h in hypotheses for token in h.tokens)
+    found, _ = engine.translate(sources, limits, scores=True)
     assert all(0 <= token < layout.vocabulary for tokens in found for token in tokens)
     assert [tokens[-1] == EOS and len(tokens) <= limit + 1 for tokens, limit in zip(found, limits)] == [True] * 5
 

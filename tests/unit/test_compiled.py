@@ -23,12 +23,13 @@ from fairseq_tg.actors import ACTORS
 from fairseq_tg.compiled import InputError, Translator, model_file
 from fairseq_tg.compiled.compile import compile_model, read_subword_model
 from fairseq_tg.compiled.engine import Engine, sinusoidal_positions
-from fairseq_tg.compiled.extract import extract, quantize, unsupported
+from fairseq_tg.compiled.extract import extract, unsupported
 from fairseq_tg.compiled.layout import ACTIVATIONS, Layout
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
 from fairseq_tg.compiled.library import GENERIC, EngineError, library_path, usable_libraries
 from fairseq_tg.compiled.model_file import CompiledFileError, TextOptions
 from fairseq_tg.compiled.options import Compilation
+from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.compiled.text import TextError, text_functions
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.loading import load_model

@@ -1,4 +1,4 @@
-"""The engine beside fairseq on LSTMs and ConvS2S of random shapes, actors, beams and batches."""
+"""The engine beside fairseq on models of random shapes and actors, with random searches and batches."""
 
 from __future__ import annotations
 
@@ -11,20 +11,24 @@ import numpy as np
 import pytest
 import torch
 from fairseq.models import fconv, lstm
+from fairseq.models.transformer import transformer_legacy as transformer
 from fairseq.sequence_generator import SequenceGenerator
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fairseq_tg.actors import ACTORS, build_actor
 from fairseq_tg.compiled.engine import Engine, SearchSettings
-from fairseq_tg.compiled.extract import extract, quantize, unsupported
+from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.errors import UserError
 from fairseq_tg.models import fconv as acted_fconv
 from fairseq_tg.models import lstm as acted_lstm
+from fairseq_tg.models import transformer as acted_transformer
 from fairseq_tg.models.site import ActorSite, adopt
 from tests.conftest import Workspace
 
 LIMIT = 8
+SIDES = ("encoder", "decoder")
 TOLERANCE = 1e-4  # of scores
 SIZES = st.integers(1, 19)
 LSTMS: Any = st.fixed_dictionaries(
@@ -42,6 +46,14 @@ FCONVS: Any = st.fixed_dictionaries(
         "decoder_out_embed_dim": SIZES, "share_input_output_embed": st.booleans(),
     }
 )  # fmt: skip
+TRANSFORMERS: Any = st.fixed_dictionaries(
+    {
+        "heads": st.tuples(st.integers(1, 3), st.integers(1, 3)), "head_dim": st.integers(2, 20), "ffn": SIZES,
+        "layers": st.tuples(st.integers(1, 3), st.integers(1, 3)), "pre_norm": st.booleans(),
+        "learned": st.booleans(), "shared": st.booleans(), "layernorm_embedding": st.booleans(),
+        "activation_fn": st.sampled_from(["relu", "gelu", "tanh"]),
+    }
+)  # fmt: skip
 #: The actor with its rank and hidden size, and the rank of those at all other sites, None for none there; or no actor
 ACTOR_SHAPES: Any = st.none() | st.tuples(
     st.sampled_from(ACTORS.names()), st.sampled_from([0, 0, 2]), st.sampled_from([0, 5]), st.sampled_from([None, 0, 3])
@@ -49,7 +61,9 @@ ACTOR_SHAPES: Any = st.none() | st.tuples(
 SEARCHES: Any = st.fixed_dictionaries(
     {
         "sentences": st.lists(st.integers(0, 9), min_size=1, max_size=6), "beam": st.sampled_from([1, 2, 4, 7]),
-        "seed": st.integers(0, 1000),
+        "seed": st.integers(0, 1000), "min_len": st.sampled_from([0, 1, 3]), "limit": st.sampled_from([3, LIMIT]),
+        "unk_penalty": st.sampled_from([0.0, 5.0, -3.0]), "len_penalty": st.sampled_from([1.0, 0.0, 0.6, 2.0]),
+        "normalize_scores": st.booleans(), "prefix": st.integers(0, 3),
     }
 )  # fmt: skip
 FEW = settings(
@@ -94,10 +108,42 @@ def build_fconv(task: Any, shape: Dict[str, Any]) -> Any:
     return fconv.FConvModel.build_model(args, task)
 
 
+def build_transformer(task: Any, shape: Dict[str, Any]) -> Any:
+    heads, layers = shape["heads"], shape["layers"]
+    dims = [count * shape["head_dim"] * 2 for count in heads]  # sines and cosines
+    args = Namespace(
+        **{f"{side}_embed_dim": dim for side, dim in zip(SIDES, dims)},
+        **{f"{side}_attention_heads": count for side, count in zip(SIDES, heads)},
+        **{f"{side}_layers": count for side, count in zip(SIDES, layers)},
+        **{f"{side}_ffn_embed_dim": shape["ffn"] for side in SIDES},
+        **{f"{side}_normalize_before": shape["pre_norm"] for side in SIDES},
+        **{f"{side}_learned_pos": shape["learned"] for side in SIDES},
+        share_decoder_input_output_embed=shape["shared"],
+        layernorm_embedding=shape["layernorm_embedding"],
+        activation_fn=shape["activation_fn"],
+        dropout=0.0,
+        max_source_positions=20,
+        max_target_positions=20,
+    )
+    transformer.base_architecture(args)
+    return transformer.TransformerModel.build_model(args, task)
+
+
+def add_transformer_actors(model: Any, actor: Any) -> None:
+    name, rank, hidden, site_rank = actor
+    for layer in model.decoder.layers:
+        adopt(layer, acted_transformer.ActedDecoderLayer)
+        layer.attach("actor", ActorSite(build_actor(name, layer.embed_dim, layer.embed_dim, hidden, rank)))
+        for child in ("self_actor", "ffn_actor") if site_rank is not None else ():
+            layer.attach(child, ActorSite(build_actor("gate", layer.embed_dim, layer.embed_dim, rank=site_rank)))
+
+
 def add_actors(model: Any, actor: Any) -> None:
     if actor is None:
         return
     name, rank, hidden, site_rank = actor
+    if isinstance(model, transformer.TransformerModel):
+        return add_transformer_actors(model, actor)
     decoder = model.decoder
     acted: Any
     if isinstance(model, lstm.LSTMModel):
@@ -146,16 +192,25 @@ def assert_same(task: Any, model: Any, search: Dict[str, Any]) -> None:
     sources = [
         [token for token in row if token != dictionary.pad()] for row in batch["net_input"]["src_tokens"].tolist()
     ]
-    generator = SequenceGenerator([model], dictionary, beam_size=search["beam"], max_len_b=LIMIT)
-    engine, asked = Engine(*extract(model)), SearchSettings(beam=search["beam"])
-    ours = engine.search(sources, [LIMIT] * len(sources), asked)
-    for theirs, found in zip(generator.generate([model], batch), ours):
-        assert [h["tokens"].tolist() for h in theirs] == [h.tokens for h in found]
+    rules = {name: search[name] for name in ("min_len", "unk_penalty", "len_penalty", "normalize_scores")}
+    generator = SequenceGenerator([model], dictionary, beam_size=search["beam"], max_len_b=search["limit"], **rules)
+    engine = Engine(*extract(model))
+    asked = SearchSettings(search["beam"], 0, *rules.values())
+    prefix = torch.full((len(tokens), search["prefix"]), dictionary.pad())
+    for row in prefix:  # some have none
+        for column in range(words.randint(0, search["prefix"])):
+            row[column] = words.randrange(dictionary.nspecial, len(dictionary))
+    limits, prefixes = [search["limit"]] * len(sources), prefix.numpy()
+    ours = engine.search(sources, limits, asked, prefixes=prefixes)
+    for theirs, found in zip(generator.generate([model], batch, prefix_tokens=prefix), ours):
+        assert len(theirs) == len(found)
         for their, our in zip(theirs, found):
-            assert abs(float(their["score"]) - our.score) < TOLERANCE
-            np.testing.assert_allclose(our.positional, their["positional_scores"].numpy(), atol=TOLERANCE)
-    alone = [engine.search([source], [LIMIT], asked)[0] for source in sources]
-    assert [[h.tokens for h in found] for found in alone] == [[h.tokens for h in found] for found in ours]
+            assert abs(float(their["score"]) - our.score) < TOLERANCE * (1 + abs(our.score))
+            if their["tokens"].tolist() == our.tokens:  # else another of the same probability, but for rounding
+                positional = their["positional_scores"].numpy()
+                np.testing.assert_allclose(our.positional, positional, atol=TOLERANCE, rtol=TOLERANCE)
+    if not search["prefix"]:  # while any sentence has one, no least length is asked for
+        assert [engine.search([source], limits[:1], asked)[0] for source in sources] == ours
 
 
 @FEW
@@ -172,6 +227,15 @@ def test_any_lstm(workspace: Workspace, shape: Any, actor: Any, search: Any) -> 
 def test_any_fconv(workspace: Workspace, shape: Any, actor: Any, search: Any) -> None:
     task = workspace.task()
     model = build_fconv(task, shape)
+    add_actors(model, actor)
+    assert_same(task, prepare(model, search["seed"]), search)
+
+
+@FEW
+@given(shape=TRANSFORMERS, actor=ACTOR_SHAPES, search=SEARCHES)
+def test_any_transformer(workspace: Workspace, shape: Any, actor: Any, search: Any) -> None:
+    task = workspace.task()
+    model = build_transformer(task, shape)
     add_actors(model, actor)
     assert_same(task, prepare(model, search["seed"]), search)
 

@@ -75,10 +75,13 @@ int tg_has_avx512() {
 #endif
 }
 
-// A model without tensors, or null
-tg::Model* tg_new() {
+// A model without tensors, or null. What it is not given it takes from `base`, if that is not null: it has to stay.
+tg::Model* tg_new(const tg::Model* base) {
   tg::Model* model = nullptr;
-  tg::guarded([&] { model = new tg::Model(); });
+  tg::guarded([&] {
+    model = new tg::Model();
+    model->tensors.base = base ? &base->tensors : nullptr;
+  });
   return model;
 }
 

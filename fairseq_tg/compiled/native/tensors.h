@@ -26,29 +26,40 @@ struct Missing : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Those of an actor may be put on a base, whose own they are looked for in after them.
 struct Tensors {
+  const Tensors* base = nullptr;
   std::map<std::string, Matrix> matrices;
   std::map<std::string, Norm> norms;
   std::map<std::string, Embedding> embeddings;
   std::map<std::string, const float*> tables;  // positions
   std::map<std::string, double> numbers;       // sizes and options
 
-  const Matrix* matrix(const std::string& name) const { return &get(matrices, name); }
-  const Norm* norm(const std::string& name) const { return &get(norms, name); }
-  const Embedding* embedding(const std::string& name) const { return &get(embeddings, name); }
-  float number(const std::string& name) const { return static_cast<float>(get(numbers, name)); }
-  int integer(const std::string& name) const { return static_cast<int>(get(numbers, name)); }
+  const Matrix* matrix(const std::string& name) const { return &get(&Tensors::matrices, name); }
+  const Norm* norm(const std::string& name) const { return &get(&Tensors::norms, name); }
+  const Embedding* embedding(const std::string& name) const { return &get(&Tensors::embeddings, name); }
+  float number(const std::string& name) const { return static_cast<float>(get(&Tensors::numbers, name)); }
+  int integer(const std::string& name) const { return static_cast<int>(get(&Tensors::numbers, name)); }
 
-  bool has_matrix(const std::string& name) const { return matrices.count(name) > 0; }
-  const Norm* norm_or_null(const std::string& name) const { return norms.count(name) ? &norms.at(name) : nullptr; }
-  const float* table_or_null(const std::string& name) const { return tables.count(name) ? tables.at(name) : nullptr; }
+  bool has_matrix(const std::string& name) const { return find(&Tensors::matrices, name) != nullptr; }
+  const Norm* norm_or_null(const std::string& name) const { return find(&Tensors::norms, name); }
+  const float* table_or_null(const std::string& name) const {
+    const float* const* found = find(&Tensors::tables, name);
+    return found ? *found : nullptr;
+  }
 
  private:
   template <class T>
-  static const T& get(const std::map<std::string, T>& all, const std::string& name) {
-    auto it = all.find(name);
-    if (it == all.end()) throw Missing(name);
-    return it->second;
+  const T* find(std::map<std::string, T> Tensors::* all, const std::string& name) const {
+    const auto it = (this->*all).find(name);
+    if (it != (this->*all).end()) return &it->second;
+    return base ? base->find(all, name) : nullptr;
+  }
+  template <class T>
+  const T& get(std::map<std::string, T> Tensors::* all, const std::string& name) const {
+    const T* found = find(all, name);
+    if (!found) throw Missing(name);
+    return *found;
   }
 };
 
