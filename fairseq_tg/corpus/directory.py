@@ -205,8 +205,11 @@ def recorded_pairs(recipe: Dict[str, Any]) -> List[Pair]:
     return [Pair(source, target, count) for (source, target), count in zip(languages, counts)]
 
 
-def hash_data(data: Path, subset: str, pairs: Sequence[Pair]) -> str:
-    """A hash of what a corpus is built from: the dictionaries that are there, and both sides of a split."""
+def hash_data(data: Path, subset: str, pairs: Sequence[Sequence[Any]]) -> str:
+    """A hash of what a corpus is built from: the dictionaries that are there, and both sides of a split.
+
+    pairs: each begins with its two languages.
+    """
     files: List[Path] = []
     for pair in pairs:
         files += [path for path in (data / f"dict.{lang}.txt" for lang in pair[:2]) if path.exists()]

@@ -62,9 +62,9 @@ def seeded(search: Search, seed: int) -> Search:
     """A search that depends on chance, by the seed and the batch alone: batches are the same, however often a build is
     interrupted and in how many shards it is done."""
 
-    def search_seeded(models: List[Any], sample: Dict[str, Any]) -> List[List[Hypothesis]]:
+    def search_seeded(models: List[Any], sample: Dict[str, Any], **asked: Any) -> List[List[Hypothesis]]:
         torch.manual_seed(random.Random(f"{seed} {sample['id'].tolist()}").getrandbits(63))
-        return search(models, sample)
+        return search(models, sample, **asked)
 
     return search_seeded
 

@@ -115,7 +115,7 @@ def _corpus(
     """The data directory that a cell is trained on, and what tells it from any other."""
     if cell.original:
         pair = [task.cfg.source_lang, task.cfg.target_lang]
-        return Path(recipe.data), "".join(hash_data(Path(recipe.data), split, pair) for split in ("train", "valid"))
+        return Path(recipe.data), "".join(hash_data(Path(recipe.data), split, [pair]) for split in ("train", "valid"))
     usual = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
     if all(usual[name] == value for name, value in cell.corpus.items()):
         return pseudo, corpus_hash(manifest)

@@ -31,7 +31,9 @@ def build_corpus(
     flags += ["--kbest-greedy"] if _keeps_greedy(recipe, directory) else []
     flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(*pair)]
     manifest = build_locally(flags, str(directory), recipe.workers)
-    if hash_data(directory, "valid", pair) != hash_data(Path(recipe.data), "valid", pair):  # a training's data is here
+    if hash_data(directory, "valid", [pair]) != hash_data(
+        Path(recipe.data), "valid", [pair]
+    ):  # a training's data is here
         raise UserError(
             f"'{directory}' was built with another valid split than that of '{recipe.data}': give another --out, or "
             "remove it"

@@ -87,7 +87,7 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
         training = replace(CONT, seed=seed, max_tokens=usual.max_tokens, epochs=usual.epochs)
     elif name == "policy gradient":
         data = Path(recipe.data)
-        digest = "".join(hash_data(data, split, pair) for split in ("train", "valid"))
+        digest = "".join(hash_data(data, split, [pair]) for split in ("train", "valid"))
         training = replace(usual, lr=POLICY_LR, criterion="actor_cross_entropy")  # whose place the other takes
         more = ["--criterion", "actor_policy_gradient"]
         more += ["--reward", recipe.objective]

@@ -47,7 +47,7 @@ def run(recipe: Recipe) -> Path:
     )
     settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
     pair = [task.cfg.source_lang, task.cfg.target_lang]
-    hashes = {f"data {name}": hash_data(Path(recipe.data), name, pair) for name in subsets}
+    hashes = {f"data {name}": hash_data(Path(recipe.data), name, [pair]) for name in subsets}
     stage = Stage(out / "report", {**settings, **hashes, **with_contents(recipe.text.given())})
     if not stage.is_done():
         with stage.doing(["report.html", "report.json", "report.txt"]):
