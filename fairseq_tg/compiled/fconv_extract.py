@@ -12,6 +12,7 @@ from torch.nn.utils.weight_norm import WeightNorm
 
 from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, put_further_actors, unknown_actor
 from fairseq_tg.compiled.fconv_layout import FConvLayout
+from fairseq_tg.compiled.vocabulary_extract import vocabulary_fields
 from fairseq_tg.models.fconv import ActedAttention, ActedFConvDecoder
 
 HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
@@ -82,22 +83,8 @@ def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
         for index, convolution in enumerate(decoder.convolutions)
         if hasattr(convolution, "actor")
     }
-    shared = []
-    for side, stack in (("encoder", encoder), ("decoder", decoder)):
-        if torch.equal(stack.embed_tokens.weight, tensors["output.weight"]):
-            shared.append(side)
-        else:
-            tensors[f"{side}.embedding.weight"] = stack.embed_tokens.weight
     layout = FConvLayout(
-        vocabulary=len(decoder.embed_tokens.weight),
-        source_vocabulary=len(encoder.embed_tokens.weight),
-        source_positions=int(encoder.max_positions()),
-        target_positions=int(decoder.max_positions()),
-        pad=decoder.dictionary.pad(),
-        eos=decoder.dictionary.eos(),
-        unk=decoder.dictionary.unk(),
-        output_bias=True,
-        shared_embeddings=tuple(shared),
+        **vocabulary_fields(tensors, encoder, decoder),
         embedding=decoder.embed_tokens.embedding_dim,
         encoder_channels=_channels(encoder),
         encoder_widths=_widths(encoder),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, put_further_actors, unknown_actor
 from fairseq_tg.compiled.lstm_layout import ATTENTION, LSTMLayout
+from fairseq_tg.compiled.vocabulary_extract import vocabulary_fields
 from fairseq_tg.models.lstm import ActedAttention, ActedLSTMDecoder
 
 
@@ -77,23 +78,8 @@ def extract(model: Any) -> Tuple[LSTMLayout, Dict[str, Tensor]]:
     tensors["output.weight"] = output.weight
     if not decoder.share_input_output_embed:
         tensors["output.bias"] = output.bias
-    shared = []
-    for side, stack in (("encoder", encoder), ("decoder", decoder)):
-        if torch.equal(stack.embed_tokens.weight, output.weight):
-            shared.append(side)
-        else:
-            tensors[f"{side}.embedding.weight"] = stack.embed_tokens.weight
-
     layout = LSTMLayout(
-        vocabulary=len(decoder.embed_tokens.weight),
-        source_vocabulary=len(encoder.embed_tokens.weight),
-        source_positions=int(encoder.max_positions()),
-        target_positions=int(decoder.max_positions()),
-        pad=decoder.dictionary.pad(),
-        eos=decoder.dictionary.eos(),
-        unk=decoder.dictionary.unk(),
-        output_bias=not decoder.share_input_output_embed,
-        shared_embeddings=tuple(shared),
+        **vocabulary_fields(tensors, encoder, decoder),
         layers=encoder.num_layers,
         encoder_embedding=encoder.embed_tokens.embedding_dim,
         encoder_hidden=encoder.hidden_size,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,14 +24,15 @@ WINDOW = 4
 LEAST_SHARE = 8
 
 
-class Work:
+class Work(ABC):
     """What to do with a batch; batches are made of sentences whose `key` is the same."""
 
     key: Hashable
     cost: int = 1  # of a sentence, in sentences of greedy search
 
+    @abstractmethod
     def run(self, sentences: Sequence[Sized]) -> List[Any]:
-        raise NotImplementedError
+        """The translations, in the order of the sentences."""
 
 
 @dataclass(eq=False)
