@@ -4,6 +4,7 @@
 #   make bench   the benchmarks
 #   make test-compat   the tests with fairseq 0.12.2, Python 3.10 and torch 2.2 (several gigabytes are fetched)
 #   make test-sanitizers   the native engine under AddressSanitizer, UBSan and ThreadSanitizer (needs g++)
+#   make test-arm      the native engine on ARM, under an emulator (needs Debian's g++-aarch64-linux-gnu and qemu-user-static)
 #   make test-faults   the long tests of kills, full disks and damage
 #   make test-slurm    builds and trainings on a Slurm cluster that it starts (needs Debian's slurm-wlm and munge)
 #   make test-browser  the service's page in a real browser (needs Debian's chromium and chromium-driver, and npm)
@@ -21,7 +22,7 @@ SETUP := $(VENV)/.complete
 PYTHON310 ?= $(shell for python in python3.10 $$HOME/.pyenv/versions/3.10*/bin/python3.10; do \
 	$$python -c '' 2> /dev/null && echo $$python && break; done)
 
-.PHONY: setup test test-browser test-serve dist test-dist test-compat test-faults test-sanitizers test-slurm audit lint demo bench clean
+.PHONY: setup test test-browser test-serve dist test-dist test-compat test-faults test-sanitizers test-arm test-slurm audit lint demo bench clean
 
 setup: $(SETUP)
 
@@ -50,6 +51,12 @@ test-faults: $(SETUP)
 
 test-sanitizers: $(SETUP)
 	$(VENV)/bin/python tests/sanitizers/run.py
+
+# Which the tests leave out where these are not there
+test-arm: $(SETUP)
+	@command -v aarch64-linux-gnu-g++ qemu-aarch64-static > /dev/null || \
+		{ echo "test-arm needs g++-aarch64-linux-gnu and qemu-user-static" >&2; exit 1; }
+	$(VENV)/bin/python -m pytest tests/unit/test_machines.py
 
 test-slurm: $(SETUP)
 	$(VENV)/bin/python -m pytest tests/slurm

@@ -88,8 +88,13 @@ int main() {
     make.matrix("output", kWords, kDim);
     if (const char* missing = tg_connect(make.model)) return std::printf("no %s\n", missing), 1;
     const int32_t tokens[] = {5, 9, 17, 30, 11, 2, 8, 2, 4, 4, 4, 2}, lengths[] = {6, 2, 4}, limits[] = {9, 9, 9};
-    for (const int beam : {1, 5}) {
+    std::vector<int32_t> starts(1), brought;  // a shortlist: every source token brings five tokens
+    for (int i = 0; i < 5 * kWords; ++i) brought.push_back(i * 7 % kWords);
+    for (int word = 1; word <= kWords; ++word) starts.push_back(5 * word);
+    if (tg_shortlist(make.model, starts.data(), kWords, brought.data())) return 1;
+    for (const auto& [beam, all] : {std::pair(1, 1), std::pair(5, 1), std::pair(1, 0), std::pair(5, 0)}) {
       tg::Request request{};
+      request.all = all;
       request.tokens = tokens;
       request.lengths = lengths;
       request.limits = limits;
@@ -103,7 +108,7 @@ int main() {
       const tg::Results results{found.data(), found_lengths.data(), scores.data(), positional.data(), 10};
       if (tg_search(make.model, &request, 1, &results)) return 1;
       for (int i = 0; i < 3 * beam; ++i) {
-        std::printf("%s %d %.3f", int8 ? "int8" : "float32", beam, scores[i]);
+        std::printf("%s %d%s %.3f", int8 ? "int8" : "float32", beam, all ? "" : "short", scores[i]);
         for (int t = 0; t < found_lengths[i]; ++t) std::printf(" %d", found[i * 10 + t]);
         std::printf("\n");
       }

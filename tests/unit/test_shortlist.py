@@ -107,6 +107,17 @@ def test_a_prefix_is_possible_whatever_the_shortlist(workspace: Workspace) -> No
         assert {*found[0].tokens[1:]} <= {prefix, layout.eos, layout.unk}
 
 
+def test_actors_on_a_base_have_its_shortlist(workspace: Workspace) -> None:
+    base, acted = workspace.base_model("transformer"), stir(workspace.actor_model("transformer"), 2.0)
+    shortlist = random_shortlist(extract(base)[0], 3)
+    layout, tensors = extract(acted)
+    shared = Engine(layout, tensors, base=Engine(*extract(base), shortlist=shortlist))
+    own, sources = Engine(layout, tensors, shortlist=shortlist), random_sources(layout, 12)
+    for beam in (1, 3):
+        batch = sources, [LIMIT] * len(sources), SearchSettings(beam=beam)
+        assert shared.search(*batch) == own.search(*batch) != Engine(layout, tensors).search(*batch)
+
+
 def test_pairs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     words, vocabulary = random.Random(3), 11
     sources = [[*words.choices(range(4, 9), k=words.randint(1, 5)), 2] for _ in range(30)]

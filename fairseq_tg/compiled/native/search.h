@@ -50,13 +50,7 @@ class Search {
     if (!results_.scores) close_at_limits();
     if (!rows_.count()) return;
     decoder.begin(sources);
-    if (!shortlist_.empty())
-      for (int b = 0; b < request_.batch; ++b) {
-        const size_t prefix = static_cast<size_t>(b) * request_.prefix_length;
-        sentences_[b].choices = std::make_unique<Choices>(
-            all_, shortlist_, decoder.output(), sources.tokens + sources.starts[b], sources.length(b),
-            request_.prefix ? request_.prefix + prefix : nullptr, request_.prefix ? request_.prefix_length : 0);
-      }
+    if (!shortlist_.empty()) shorten(decoder, sources);
     while (rows_.count()) {
       history_.push_back({rows_.token, rows_.parent, scores_});
       const float* features = decoder.step(rows_);
@@ -92,6 +86,7 @@ class Search {
   const Results& results_;
   const int beam_;
   const Choices all_;
+  bool apart_ = false;  // whether every sentence has an output projection of its own
   Rows rows_, next_rows_;
   std::vector<float> scores_, next_scores_;  // of rows: sums of log-probabilities
   std::vector<Step> history_;
@@ -105,38 +100,47 @@ class Search {
     return own ? *own : all_;
   }
 
+  void shorten(Decoder& decoder, const Sources& sources) {
+    size_t chosen = 0;
+    for (int b = 0; b < sources.count(); ++b) {
+      const bool forced = request_.prefix != nullptr;
+      const int32_t* prefix = forced ? request_.prefix + static_cast<size_t>(b) * request_.prefix_length : nullptr;
+      sentences_[b].choices = std::make_unique<Choices>(all_, shortlist_, sources.tokens + sources.starts[b],
+                                                        sources.length(b), prefix, forced ? request_.prefix_length : 0);
+      chosen += sentences_[b].choices->vocabulary;
+    }
+    // Every sentence by itself with its own rows of the output projection, which have to be collected; or all together
+    // with all of it: whichever reads less, for every tile of rows
+    const auto tiles = [](size_t rows) { return (rows + kTileRows - 1) / kTileRows; };
+    apart_ = chosen * (tiles(beam_) + 1) < words_.vocabulary * tiles(static_cast<size_t>(beam_) * sources.count());
+    if (apart_)
+      for (auto& sentence : sentences_) sentence.choices->output = decoder.output().take(sentence.choices->tokens);
+  }
+
   void choose(Decoder& decoder, const float* features) {
     const int m = rows_.count(), width = decoder.output().cols;
     next_rows_.clear();
     next_scores_.clear();
     for (int first = 0, count; first < m; first += count) {
-      // With a shortlist, of one sentence: the next one has another
-      const Choices& from = choices(rows_.sentence[first]);
-      const int most = std::max<int>(48, static_cast<int>(kLogits / from.vocabulary));
-      for (count = 1; count < std::min(m - first, most);) {
-        if (!from.tokens.empty() && rows_.sentence[first + count] != rows_.sentence[first]) break;
-        ++count;
-      }
-      grow(logits_, static_cast<size_t>(count) * from.vocabulary);
-      decoder.project(from.tokens.empty() ? decoder.output() : from.output,
-                      features + static_cast<size_t>(first) * width, count, logits_.data());
-      look_at(first, count, from);
+      const int sentence = rows_.sentence[first];
+      const Matrix& output = apart_ ? choices(sentence).output : decoder.output();
+      const int most = std::min(m - first, std::max<int>(48, static_cast<int>(kLogits / output.rows)));
+      for (count = 1; count < most && !(apart_ && rows_.sentence[first + count] != sentence);) ++count;
+      grow(logits_, static_cast<size_t>(count) * output.rows);
+      decoder.project(output, features + static_cast<size_t>(first) * width, count, logits_.data());
+      for (int r = first; r < first + count; ++r) look_at(r, row(logits_, r - first, output.rows));
     }
   }
 
-  // The logits of some rows
-  void look_at(int first, int count, const Choices& from) {
-    for (int r = first; r < first + count; ++r) {
-      float* logits = row(logits_, r - first, from.vocabulary);
-      const int sentence = rows_.sentence[r];
-      if (beam_ == 1) {
-        take_best(r, from, logits);
-        continue;
-      }
-      if (!r || sentence != rows_.sentence[r - 1]) begin_sentence();
-      consider(r, from, logits);
-      if (r + 1 == rows_.count() || sentence != rows_.sentence[r + 1]) end_sentence(sentence, r);
-    }
+  // The logits of a row
+  void look_at(int r, float* logits) {
+    const int sentence = rows_.sentence[r];
+    const Choices& from = choices(sentence);
+    if (!apart_) from.keep(logits);
+    if (beam_ == 1) return take_best(r, from, logits);
+    if (!r || sentence != rows_.sentence[r - 1]) begin_sentence();
+    consider(r, from, logits);
+    if (r + 1 == rows_.count() || sentence != rows_.sentence[r + 1]) end_sentence(sentence, r);
   }
 
   // What a row may go on with: the one token that it has to, or -1 for any whose logit is not -inf

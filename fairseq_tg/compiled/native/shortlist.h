@@ -14,10 +14,10 @@ struct Shortlist {
   bool empty() const { return starts.empty(); }
 };
 
-// The tokens that may come next, with their part of the output projection; or all of them
+// The tokens that may come next
 struct Choices {
-  std::vector<int> tokens;  // in their order; none stands for all
-  Matrix output;
+  std::vector<int> tokens;        // in their order; none stands for all
+  Matrix output;                  // their part of the output projection, if it is used
   int vocabulary, pad, eos, unk;  // how many there are, and where these are among them
 
   // All tokens
@@ -25,8 +25,8 @@ struct Choices {
       : vocabulary(count), pad(pad_token), eos(eos_token), unk(unk_token) {}
 
   // What a source brings, special symbols and, if there is a prefix, its tokens
-  Choices(const Choices& all, const Shortlist& shortlist, const Matrix& full, const int32_t* source, int length,
-          const int32_t* prefix, int prefix_length) {
+  Choices(const Choices& all, const Shortlist& shortlist, const int32_t* source, int length, const int32_t* prefix,
+          int prefix_length) {
     tokens = {all.pad, all.eos, all.unk};
     tokens.insert(tokens.end(), prefix, prefix + prefix_length);
     for (int i = 0; i < length; ++i)
@@ -34,13 +34,16 @@ struct Choices {
                     shortlist.tokens.begin() + shortlist.starts[source[i] + 1]);
     std::sort(tokens.begin(), tokens.end());
     tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
-    output = full.take(tokens);
     vocabulary = static_cast<int>(tokens.size());
     pad = place(all.pad);
     eos = place(all.eos);
     unk = place(all.unk);
   }
 
+  // Of the logits of all tokens, those of these
+  void keep(float* logits) const {
+    for (size_t i = 0; i < tokens.size(); ++i) logits[i] = logits[tokens[i]];  // in whose order nothing is lost
+  }
   int token(int place) const { return tokens.empty() ? place : tokens[place]; }
   int place(int token) const {
     if (tokens.empty()) return token;
