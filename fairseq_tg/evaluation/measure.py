@@ -14,6 +14,7 @@ from typing import Callable, Dict, List, Sequence, Tuple
 
 from fairseq_tg.evaluation.batches import Say, in_batches
 from fairseq_tg.evaluation.systems import System, Tokens, Translate, build
+from fairseq_tg.languages import LanguageOptions
 
 #: Percentiles of the latency of a sentence
 PERCENTILES = (50, 90, 99)
@@ -126,7 +127,8 @@ def probe(system: System, sources: Sequence[Tokens]) -> Dict[str, float]:
 
 def _answer_probe() -> None:
     request = json.load(sys.stdin)
-    translate = build(System(**request["system"]))
+    languages = LanguageOptions(**request["system"].pop("languages"))
+    translate = build(System(**request["system"], languages=languages))
     for index, source in enumerate(request["sources"]):
         translate([source])
         if index == 0:

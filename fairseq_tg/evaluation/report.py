@@ -77,7 +77,7 @@ def make_report(options: ReportOptions) -> Report:
     """Translate, score, measure, and write report.html, report.json, report.txt and the figures."""
     started, say = time.perf_counter(), Progress()
     torch.set_num_threads(options.threads)
-    load: Load = functools.cache(load_model)
+    load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
     base, task = load(options.base, options.data)
     if isinstance(base, ActorModel):
         raise UserError(f"--base {options.base} has actors: give the checkpoint they were trained on")
@@ -89,7 +89,7 @@ def make_report(options: ReportOptions) -> Report:
     make_directory(Path(options.out))
     report = Report(options, found, len(subset.sources), versions())
 
-    lineup = Lineup(load, options.data, options.threads)
+    lineup = Lineup(load, options.data, options.threads, languages=options.languages)
     # All on one engine, so that speeds tell what a search costs; fairseq's own, which find the same, beside them
     lineup.add("greedy", "fast", options.base)
     lineup.add("beam 4", "fast", options.base, 4)
