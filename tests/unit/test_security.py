@@ -306,7 +306,9 @@ def test_names_of_data_files_are_no_commands(workspace: Workspace, tmp_path: Pat
     data.mkdir()
     for language in (source, "yy"):
         (data / f"dict.{language}.txt").write_bytes((Path(workspace.data) / "dict.yy.txt").read_bytes())
-        (data / f"test.{source}-yy.{language}.fasta").write_text(">x\nABC\n")
+    for end in ("idx", "bin"):
+        (data / f"test.{source}-yy.{source}.{end}").write_bytes(Path(f"{workspace.data}/valid.xx-yy.xx.{end}").read_bytes())
+    (data / f"test.{source}-yy.yy.fasta").write_text(">x\nABC\n")
     flags = ["--path", workspace.bases["transformer"], "--user-dir", USER_DIR, "--task", "tg_translation", "--cpu"]
     with contextlib.suppress(Exception):  # what there is, is no text
         run("fairseq-generate", data, *flags)
