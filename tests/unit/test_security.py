@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -305,9 +306,9 @@ def test_names_of_data_files_are_no_commands(workspace: Workspace, tmp_path: Pat
     data = tmp_path / "data"
     data.mkdir()
     for language in (source, "yy"):
-        (data / f"dict.{language}.txt").write_bytes((Path(workspace.data) / "dict.yy.txt").read_bytes())
+        shutil.copy(f"{workspace.data}/dict.yy.txt", data / f"dict.{language}.txt")
     for end in ("idx", "bin"):
-        (data / f"test.{source}-yy.{source}.{end}").write_bytes(Path(f"{workspace.data}/valid.xx-yy.xx.{end}").read_bytes())
+        shutil.copy(f"{workspace.data}/valid.xx-yy.xx.{end}", data / f"test.{source}-yy.{source}.{end}")
     (data / f"test.{source}-yy.yy.fasta").write_text(">x\nABC\n")
     flags = ["--path", workspace.bases["transformer"], "--user-dir", USER_DIR, "--task", "tg_translation", "--cpu"]
     with contextlib.suppress(Exception):  # what there is, is no text
