@@ -18,7 +18,8 @@ from fairseq_tg.files import make_directory
 from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.models.base import ActorModel, Base, read_base
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.recipe.options import LIST_CRITERIA, Recipe
+from fairseq_tg.recipe.lengths import with_objective
+from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import source_flags
@@ -32,6 +33,10 @@ def run(recipe: Recipe) -> List[Path]:
     record, model, task = open_base(recipe)
     subsets, out = recipe.subset.split(","), Path(recipe.out)
     check(recipe, task, subsets)
+    recipe = with_objective(recipe, model, task)
+    if task.marks and recipe.refined() is not None:
+        print(f"no second training: {recipe.refinement.refine} does not know language symbols")
+        recipe = replace(recipe, refinement=replace(recipe.refinement, refine="none"))
     if len(task.pairs) == 1:
         reports = {out / "report": (recipe.languages, task)}
     else:
@@ -89,7 +94,8 @@ def open_base(recipe: Recipe) -> Tuple[Base, Any, Any]:
 
 def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
-    get_objective(recipe.objective)
+    if recipe.objective != AUTO:
+        get_objective(recipe.objective)
     get_selection(recipe.selection)
     ACTORS[recipe.training.actor]
     source_flags(recipe.training, recipe.text)
