@@ -14,6 +14,7 @@ from typing import Callable, Dict, List, Sequence, Tuple
 
 from fairseq_tg.evaluation.batches import Say, in_batches
 from fairseq_tg.evaluation.systems import System, Tokens, Translate, build
+from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.launch.processes import python
 
 #: Percentiles of the latency of a sentence
@@ -128,7 +129,8 @@ def probe(system: System, sources: Sequence[Tokens]) -> Dict[str, float]:
 def answer_probe() -> None:
     """What the process of `probe` does."""
     request = json.load(sys.stdin)
-    translate = build(System(**request["system"]))
+    languages = LanguageOptions(**request["system"].pop("languages"))
+    translate = build(System(**request["system"], languages=languages))
     for index, source in enumerate(request["sources"]):
         translate([source])
         if index == 0:
