@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 import sys
@@ -109,10 +110,12 @@ def _value_of(flag: str, flags: List[str]) -> str:
 def _compile(options: Compilation) -> None:
     from fairseq_tg.compiled.compile import compile_model
     from fairseq_tg.compiled.model_file import summary
+    from fairseq_tg.corpus.shortlist import make_shortlist
     from fairseq_tg.tasks.loading import load_model
 
     model, task = load_model(options.checkpoint, options.data, options.actor_weights)
-    words, parameters = summary(compile_model(model, task, options))
+    shortlist = functools.partial(make_shortlist, task, options) if options.shortlist else None
+    words, parameters = summary(compile_model(model, task, options, shortlist))
     print(f"{options.out}: {words}, {parameters:,} parameters, {os.path.getsize(options.out):,} bytes")
 
 

@@ -38,6 +38,17 @@ class SearchSettings:
     length_penalty: float = 1.0
     normalize: bool = True  # whether a score is divided by length ** length_penalty
     actors: bool = True  # else the base alone
+    shortlist: bool = True  # if the model has one; else all tokens
+
+
+class Shortlist(NamedTuple):
+    """The tokens of which translations are made: those that the tokens of the source bring, together."""
+
+    starts: np.ndarray  # int32, source vocabulary + 1: where what a source token brings begins
+    tokens: np.ndarray  # int32
+
+    def tokens_of(self, source_token: int) -> List[int]:
+        return self.tokens[self.starts[source_token] : self.starts[source_token + 1]].tolist()
 
 
 class Found(NamedTuple):
@@ -77,6 +88,7 @@ class Engine:
         library: Optional[Path] = None,
         base: Optional[Engine] = None,
         consume: bool = False,
+        shortlist: Optional[Shortlist] = None,
     ) -> None:
         """Make it ready.
 
@@ -86,6 +98,7 @@ class Engine:
             library: another than the package's own for this machine.
             base: an engine whose weights this one shares.
             consume: take tensors out of the dictionary, so that there are never two of all.
+            shortlist: the model's, checked; on a base, that has it.
 
         The engine has matrices in an order of its own. What it has read of a mapped file is given back.
         """
@@ -126,6 +139,10 @@ class Engine:
         for name, size in () if base else layout.norms().items():
             self._give(
                 self._library.tg_norm, name.encode(), _at(tensors[f"{name}.weight"]), _at(tensors[f"{name}.bias"]), size
+            )
+        if shortlist is not None:
+            self._give(
+                self._library.tg_shortlist, _at(shortlist.starts), layout.source_vocabulary, _at(shortlist.tokens)
             )
         missing = self._library.tg_connect(self._model)
         if missing is not None:
@@ -229,6 +246,7 @@ class Engine:
             nbest=nbest,
             normalize=settings.normalize,
             base=not settings.actors,
+            all=not settings.shortlist,
             unk_penalty=settings.unk_penalty,
             length_penalty=settings.length_penalty,
         )
