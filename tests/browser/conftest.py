@@ -11,10 +11,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.webdriver import WebDriver
 
-from fairseq_tg.compiled.compile import compile_model
-from fairseq_tg.compiled.options import Compilation
-from tests.conftest import make_workspace, stir
-from tests.service import Server
+from tests.service import Server, make_model_alone, serving
 
 #: Nothing of what a browser does on its own is wanted here
 FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
@@ -23,18 +20,13 @@ FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-r
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("model")
-    workspace = make_workspace(directory, ["transformer"])
-    actors = stir(workspace.actor_model("transformer"), 1.0)
-    compile_model(actors, workspace.task(), Compilation("", str(directory / "model.tg")))
-    return directory / "model.tg"
+    return make_model_alone(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="session")
 def server(model: Path) -> Iterator[Server]:
-    running = Server(model, "--max-characters", 300)
-    yield running
-    assert running.stop() == 0
+    with serving(model, "--max-characters", 300) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

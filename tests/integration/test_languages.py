@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
-from tests.conftest import IN_PROCESS, REPO, USER_DIR, hypotheses, run, run_process, run_tg, stir
+from tests.conftest import IN_PROCESS, REPO, USER_DIR, hypotheses, run, run_forked, run_tg, stir
 from tests.multilingual import BART, KINDS, MULTI, PAIRS, make_world
 
 PAIR = "aa-en"
@@ -228,7 +228,7 @@ def test_training_goes_on_exactly(world, tmp_path):
 
 def test_hydra_trains_a_model_of_many_languages(world, tmp_path):
     marks = ["+task.langs='aa,bb,en'", "+task.lang_pairs='aa-en,en-bb'", "+task.encoder_langtok=src"]
-    done = run_process(
+    done = run_forked(
         *("fairseq-hydra-train", "--config-dir", REPO / "user_dir_configs", "--config-name", "tg"),
         *("+model._name=tg_transformer", f"model.base_checkpoint={world.base('m2m')}", "optimization.max_update=2"),
         *(f"task._name=tg_{MULTI}", f"task.data={world.data}", *marks, "+task.decoder_langtok=true"),
