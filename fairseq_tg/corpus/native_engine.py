@@ -55,8 +55,8 @@ def default_engine(task: Any, models: Sequence[Any], generation: Any, on_cpu: bo
 def plan_batches(lengths: Sequence[int], limits: Sequence[int], beam: int, layout: Layout) -> List[range]:
     """Batches of neighbours, which depend on nothing but the sentences: neither on threads nor on memory that is free.
 
-    A translation is taken to be at most twice as long as its source, or as its limit. What a step of it leaves behind, a
-    word of the source leaves, too.
+    A translation is taken to be at most twice as long as its source, or as its limit. A word of the source leaves as
+    much behind as a step of a translation.
     """
     batches, first = [], 0
     while first < len(lengths):

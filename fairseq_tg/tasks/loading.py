@@ -46,7 +46,10 @@ def load_model(
     if not os.path.isdir(data):
         raise UserError(f"there is no data directory '{data}': give --data the one that the model was trained with")
     given = (languages or LanguageOptions()).given()
-    name = str(given.pop("task", None) or recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+    theirs = str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+    name = str(given.pop("task", theirs)).removeprefix(TG)
+    if name not in MARKING and theirs in MARKING:
+        raise UserError(f"'{path}' is of --task {theirs}: use --task {TG}{theirs}, or leave it out")
     if name in MARKING:
         options = _marking_options(TG + name, recorded, given, data)
     else:

@@ -99,7 +99,7 @@ BAD = [
     ("run", [*PAIR, "--langs", "en,bb,aa"], "trained with --langs aa,bb,en, and here it is en,bb,aa: give the same"),
     ("run", [*PAIR, "--encoder-langtok", "tgt"], "trained with --encoder-langtok src, and here it is tgt"),
     ("run", [*PAIR, "--lang-dict", "none.txt"], "No such file or directory: 'none.txt'"),
-    ("run", [*PAIR, "--task", "tg_translation"], "use --task tg_translation_multi_simple_epoch"),
+    ("run", [*PAIR, "--task", "tg_translation"], "use --task tg_translation_multi_simple_epoch, or leave it out"),
     ("run", [*PAIR, "--criterion", "actor_risk"], "--criterion actor_risk does not know language symbols"),
     ("report", [], "no pair of languages to translate: give --source-lang and --target-lang"),
     ("bench", [*PAIR, "--peer", "ctranslate2"], "--peer ctranslate2 is not told of language symbols"),
