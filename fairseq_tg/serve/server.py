@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -15,6 +16,7 @@ import uvicorn
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.serve.app import Service
+from fairseq_tg.serve.connections import Connection
 from fairseq_tg.serve.keys import Keys
 from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
@@ -31,6 +33,8 @@ def serve(options: ServeOptions) -> None:
     service = Service(options, models, keys)
     with _listen(options.host, options.port) as listening:
         logging.disable(logging.NOTSET)
+        gc.collect()
+        gc.freeze()  # what is here by now stays, and is not looked through again and again
         sys.setswitchinterval(0.001)  # the event loop waits no longer than that for threads between two batches
         config = uvicorn.Config(
             service.app(),
@@ -42,9 +46,12 @@ def serve(options: ServeOptions) -> None:
             forwarded_allow_ips=options.trusted_proxy,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=DRAINING,
+            http=Connection,
             ws="none",
+            lifespan="off",
         )
         _Server(config, service).run(sockets=[listening])
+    service.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
