@@ -87,6 +87,9 @@ class CorpusRun:
                 raise UserError(f"--{name.replace('_', '-')} does not go with --kbest-dir: leave it out")
         if len(utils.split_paths(self.cfg.data)) > 1:
             raise UserError(f"a corpus is built from one data directory: '{self.cfg.data}' are several")
+        for source, target in self.task.pairs:
+            if source == target:
+                raise UserError(f"a corpus of {source}-{target} has one file for both sides: give two languages")
         beam, vocabulary = self.root.generation.beam, len(self.task.target_dictionary)
         if 2 * beam > vocabulary - 1:  # fairseq looks at 2k continuations, of all symbols but padding
             raise UserError(
