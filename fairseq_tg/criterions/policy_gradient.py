@@ -56,6 +56,8 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
         super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
         if reward_scale <= 0:
             raise UserError(f"--reward-scale {reward_scale:g}: give a number above 0")
+        if getattr(task, "marks", None):
+            raise UserError("--criterion actor_policy_gradient does not know this task's language symbols: use another")
         self.objective = get_objective(reward)
         self.scale = reward_scale
         self.words = Words(task.target_dictionary)

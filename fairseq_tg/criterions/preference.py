@@ -62,6 +62,8 @@ class ActorPreferenceCriterion(ListCriterion):
             raise UserError(f"--preference-beta {preference_beta:g}: give a number above 0")
         if not 0 <= cross_entropy_weight < 1:
             raise UserError(f"--cross-entropy-weight {cross_entropy_weight:g}: give a number from 0 to below 1")
+        if getattr(task, "marks", None):
+            raise UserError("--criterion actor_preference does not know this task's language symbols: use actor_risk")
         self.beta = preference_beta
         self.per_token = preference_per_token
         self.weight = cross_entropy_weight

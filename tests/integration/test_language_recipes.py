@@ -100,7 +100,8 @@ BAD = [
     ("run", [*PAIR, "--encoder-langtok", "tgt"], "trained with --encoder-langtok src, and here it is tgt"),
     ("run", [*PAIR, "--lang-dict", "none.txt"], "No such file or directory: 'none.txt'"),
     ("run", [*PAIR, "--task", "tg_translation"], "use --task tg_translation_multi_simple_epoch, or leave it out"),
-    ("run", [*PAIR, "--criterion", "actor_risk"], "--criterion actor_risk does not know language symbols"),
+    ("run", [*PAIR, "--criterion", "actor_preference"], "actor_preference does not know these language symbols"),
+    ("run", ["--lang-pairs", "aa-en,en-bb", "--criterion", "actor_risk"], "does not know these language symbols"),
     ("report", [], "no pair of languages to translate: give --source-lang and --target-lang"),
     ("bench", [*PAIR, "--peer", "ctranslate2"], "--peer ctranslate2 is not told of language symbols"),
 ]

@@ -15,6 +15,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
 from fairseq_tg.compiled.translator import Translator
+from fairseq_tg.corpus.drawing import Candidates
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from tests.conftest import IN_PROCESS, REPO, USER_DIR, hypotheses, run, run_process, run_tg, stir
@@ -181,6 +182,33 @@ def test_other_symbols_stay_out_of_a_corpus(world, kind, tmp_path):
         assert all(4 <= token < len(words) for h in sentence["hypotheses"] for token in h["tokens"])
     with pytest.raises(UserError, match="does not know this task's language symbols; use the engine fairseq"):
         build(world, kind, tmp_path / "native", *pair, "--kbest-engine", "native")
+
+
+@pytest.mark.parametrize("kind", ["m2m", "bos"])
+def test_lists_are_trained_on_with_their_symbols(world, kind, tmp_path):
+    """The best hypothesis of a list is in a batch as the same target is in that of any training."""
+    pair, corpus = ["-s", "aa", "-t", "en"], tmp_path / "corpus"
+    build(world, kind, corpus, *pair)
+    task = make_task(world, kind)
+    task.cfg.data = task.args.data = str(corpus)
+    task.load_dataset("train")
+    task.cfg.kbest_lists, task._draw = str(corpus), Candidates(2)
+    ordinary = task.datasets["train"]
+    task.load_dataset("train")
+    for index in range(5):
+        found = task.datasets["train"].collater([task.datasets["train"][index]])
+        expected = ordinary.collater([ordinary[index]])
+        length = expected["target"].size(1)
+        assert torch.equal(found["net_input"]["src_tokens"], expected["net_input"]["src_tokens"])
+        assert torch.equal(found["target"][:1, :length], expected["target"])
+        given = found["net_input"]["prev_output_tokens"]
+        assert torch.equal(given[:1, :length], expected["net_input"]["prev_output_tokens"])
+    flags = ["--lang-pairs", "aa-en"] if kind == "m2m" else []
+    risk = ["--criterion", "actor_risk", "--kbest-lists", corpus, "--candidates", "2", "--max-update", "2"]
+    assert world.train(kind, tmp_path / "tg", *flags, *risk, data=corpus)
+    refused = ["--criterion", "actor_preference", "--kbest-lists", corpus]
+    with pytest.raises(UserError, match="actor_preference does not know this task's language symbols"):
+        world.train(kind, tmp_path / "refused", *flags, *refused, data=corpus)
 
 
 def test_interactive_translates_what_generate_does(world, tmp_path):
