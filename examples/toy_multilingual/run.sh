@@ -28,7 +28,7 @@ fairseq-train "$data" --user-dir "$tg" --task translation_multi_simple_epoch "${
     --encoder-layers 2 --decoder-layers 2 --encoder-attention-heads 4 --decoder-attention-heads 4 --share-all-embeddings \
     --dropout 0.1 --optimizer adam --lr 4e-3 --lr-scheduler inverse_sqrt --warmup-updates 100 \
     --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 1200 --max-epoch "$epochs" \
-    --no-epoch-checkpoints --seed "$seed" --save-dir "$work/base" --log-format simple --log-interval 1000 > "$work/base.log" 2>&1
+    --no-epoch-checkpoints --num-workers 0 --seed "$seed" --save-dir "$work/base" --log-format simple --log-interval 1000 > "$work/base.log" 2>&1
 base=$work/base/checkpoint_best.pt
 
 echo "== 3. oracle corpus of en-xx, actors for it and a report: what fairseq-tg run does for any base"
