@@ -70,8 +70,6 @@ class CorpusRun:
         self.shard = self._shard()
         self.engine = self.cfg.kbest_engine or self._find_engine()
         self.build: Optional[Build] = None
-        if asks_for_changes(self.cfg) and task.marks:
-            raise UserError("sources are changed without their language symbols, which this task has: leave that out")
         self.changes = source_changes(task, root) if asks_for_changes(self.cfg) else None
         bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None

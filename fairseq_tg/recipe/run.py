@@ -98,7 +98,8 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     get_objective(recipe.objective)
     get_selection(recipe.selection)
     ACTORS[recipe.training.actor]
-    source_flags(recipe.training, recipe.text)
+    if source_flags(recipe.training, recipe.text) and task.marks:
+        raise UserError("sources are changed without their language symbols, which this task has: leave that out")
     if recipe.training.criterion in LIST_CRITERIA and not knows_lists(task, recipe.training.criterion):
         raise UserError(f"--criterion {recipe.training.criterion} does not know these language symbols: leave it out")
     if len(task.pairs) > 1 and task.target_prefix(task.pairs[0][1]) is None:

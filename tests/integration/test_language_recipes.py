@@ -102,6 +102,7 @@ BAD = [
     ("run", [*PAIR, "--task", "tg_translation"], "use --task tg_translation_multi_simple_epoch, or leave it out"),
     ("run", [*PAIR, "--criterion", "actor_preference"], "actor_preference does not know these language symbols"),
     ("run", ["--lang-pairs", "aa-en,en-bb", "--criterion", "actor_risk"], "does not know these language symbols"),
+    ("run", [*PAIR, "--source-splitting", "0.1"], "sources are changed without their language symbols"),
     ("report", [], "no pair of languages to translate: give --source-lang and --target-lang"),
     ("bench", [*PAIR, "--peer", "ctranslate2"], "--peer ctranslate2 is not told of language symbols"),
 ]

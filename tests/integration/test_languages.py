@@ -325,6 +325,10 @@ def test_flags_that_disagree_with_the_checkpoints_are_refused(world, tmp_path):
         run(*common, *flags[:2], "--task", "tg_translation")
     with pytest.raises(UserError, match="no --langs: give the languages of the model's pretraining"):
         run(*common, *flags[:2], "--task", f"tg_{BART}")
+    with pytest.raises(UserError, match="sources are changed without their language symbols"):
+        world.train("m2m", tmp_path / "changed", "--source-noise", "0.1")
+    with pytest.raises(UserError, match="actor_policy_gradient does not know this task's language symbols"):
+        world.train("m2m", tmp_path / "rewarded", "--criterion", "actor_policy_gradient")
     with pytest.raises(UserError, match="trained with --decoder-langtok"):
         run(
             *("fairseq-train", world.data, *flags, "--arch", "tg_transformer", "--base-checkpoint", base),
