@@ -85,6 +85,7 @@ class MarkedTask(FairseqTask):
         return self.mark_pairs(*sides)
 
     def mark_pairs(self, sources: Any, targets: Any) -> Any:
+        """The same of data sets of both sides."""
         return self.pair_dataset(sources, targets)
 
     def pair_dataset(self, sources: Any, targets: Any, eos: Optional[int] = None) -> LanguagePairDataset:
