@@ -80,6 +80,7 @@ class Translator:
             layout, tensors = actor_file.put_on(path, model)
             self._actors[name] = Engine(layout, tensors, base=self._engine)
         self._marks = find_marks(model.text, model.target_symbols, source_lang, target_lang)
+        self._hidden = frozenset((0, model.layout.pad, model.layout.eos)) | self._marks.hidden  # 0 is fairseq's bos
         pair = {"source_lang": source_lang, "target_lang": target_lang}
         text = replace(model.text, **{name: lang for name, lang in pair.items() if lang})
         self._encode, self._decode = text_functions(text, model.subword_model)
@@ -108,11 +109,18 @@ class Translator:
         if not 1 <= nbest <= beam:
             raise ValueError(f"the {nbest} best of a beam of {beam}: give a beam of at least as many")
 
+    def segment(self, line: str) -> List[str]:
+        """A line's subwords, whether the dictionary has them or not."""
+        return [symbol for symbol in self._encode(line).split() if self._source.get(symbol) != self.layout.pad]
+
     def encode(self, line: str) -> List[int]:
         """A line's token ids, ending with eos. Raises InputError if the model cannot take that many."""
-        unk, eos = self.layout.unk, self.layout.eos
-        found = (self._source.get(symbol, unk) for symbol in self._encode(line).split())
-        tokens = self._marks.source + [token for token in found if token != self.layout.pad] + [eos]
+        unk = self.layout.unk
+        tokens = [
+            *self._marks.source,
+            *(self._source.get(symbol, unk) for symbol in self.segment(line)),
+            self.layout.eos,
+        ]
         if len(tokens) > self.layout.source_positions:
             raise InputError(
                 f"a line of {len(tokens) - 1} tokens: this model takes up to {self.layout.source_positions - 1}; "
@@ -122,8 +130,11 @@ class Translator:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a translation's token ids; special symbols but <unk> are left out."""
-        hidden = (0, self.layout.pad, self.layout.eos, *self._marks.hidden)  # 0 is fairseq's bos
-        return self._decode(" ".join(self._target[token] for token in tokens if token not in hidden))
+        return self._decode(" ".join(self._target[token] for token in tokens if token not in self._hidden))
+
+    def shown(self, tokens: Sequence[int]) -> List[str]:
+        """The symbols of a translation's token ids; of special ones but <unk> nothing."""
+        return ["" if token in self._hidden else self._target[token] for token in tokens]
 
     def symbols(self, tokens: Sequence[int], source: bool = False) -> List[str]:
         """The symbols of token ids, of the target side or the source's."""

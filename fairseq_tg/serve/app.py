@@ -90,11 +90,11 @@ class Service:
     async def _wait(self, order: Order, request: Request) -> None:
         """Until the order is done; if the client goes, nothing more is done for it."""
         loop = asyncio.get_running_loop()
-        watch: Optional[asyncio.Task] = None
+        watch: Optional[asyncio.Future] = None
 
         def look_after() -> None:
             nonlocal watch
-            watch = loop.create_task(request.receive())  # nothing but the client's end can come now
+            watch = asyncio.ensure_future(request.receive())  # nothing but the client's end can come now
             watch.add_done_callback(lambda _: self._batcher.cancel(order))
 
         timer = loop.call_later(WATCH_AFTER, look_after)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import socket
@@ -84,6 +85,8 @@ def test_texts_keep_their_lines_and_their_order(server: Server, translator: Tran
     assert server.translate([TEXT, "", "w6"])["translatedText"] == [expected, "", parts[2]]
     page = server.translate("<p>w1 w2 w3.</p> <b>w6</b>", format="html")["translatedText"]
     assert page == f"<p>{parts[0]}</p> <b>{parts[2]}</b>"
+    page = server.translate("<p>w1 <b>w2</b> w3.</p>", format="html")["translatedText"]
+    assert re.fullmatch("<p>.*<b>.+</b>.*</p>", page) and re.sub("<.*?>", "", page) == parts[0]
 
 
 def test_more_fields_on_request(server: Server, translator: Translator) -> None:
