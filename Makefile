@@ -85,7 +85,7 @@ lint: $(SETUP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/clang-format --dry-run -Werror fairseq_tg/compiled/native/*
+	$(VENV)/bin/clang-format --dry-run -Werror fairseq_tg/compiled/native/* tests/native/*
 
 demo: $(SETUP)
 	PATH="$(abspath $(VENV))/bin:$$PATH" bash examples/toy/run.sh

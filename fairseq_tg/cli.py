@@ -184,9 +184,9 @@ def _report(options: ReportOptions) -> None:
 def _run(recipe: Recipe) -> None:
     from fairseq_tg.recipe.run import run
 
-    report = run(recipe)
-    print((report / "report.txt").read_text(), end="")
-    print(report / "report.html")
+    for report in run(recipe):
+        print((report / "report.txt").read_text(), end="")
+        print(report / "report.html")
 
 
 def _ablate(recipe: Ablation) -> None:

@@ -1,8 +1,9 @@
-"""How many n-grams any two of several sentences have in common: of all pairs at once, from shared counts."""
+"""How many n-grams sentences have in common: any two of several, or many with one, from shared counts."""
 
 from __future__ import annotations
 
-from typing import Dict, Sequence
+from collections import Counter
+from typing import Callable, Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -41,3 +42,20 @@ def _in_common(counts: np.ndarray) -> np.ndarray:
         has = (counts[:, (counts >= least).any(axis=0)] >= least).astype(np.float32)
         found += has @ has.T
     return found.astype(np.int64)
+
+
+def ngram_matches(reference: Sequence[str], order: int) -> Callable[[Sequence[str]], Tuple[int, ...]]:
+    """A function of a sentence: for each order the n-grams that it shares with the reference."""
+    expected = [Counter(zip(*(reference[i:] for i in range(n)))) for n in range(1, order + 1)]
+
+    def matches(sentence: Sequence[str]) -> Tuple[int, ...]:
+        found = []
+        for n, counts in enumerate(expected, start=1):
+            grams = [gram for gram in zip(*(sentence[i:] for i in range(n))) if gram in counts]
+            if len(set(grams)) < len(grams):
+                found.append(sum(min(count, counts[gram]) for gram, count in Counter(grams).items()))
+            else:
+                found.append(len(grams))
+        return tuple(found)
+
+    return matches

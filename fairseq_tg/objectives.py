@@ -10,12 +10,12 @@ import importlib
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from fairseq_tg.errors import UserError
-from fairseq_tg.ngrams import common_ngrams
+from fairseq_tg.ngrams import common_ngrams, ngram_matches
 from fairseq_tg.registry import Registry
 
 
@@ -28,6 +28,8 @@ class Objective:
     signature: str
     #: Faster than one by one, and the same: the scores of every text (rows) against every text (columns)
     score_pairs: Optional[Callable[[Sequence[str]], List[List[float]]]] = None
+    #: Likewise: the scores of every text against one reference
+    score_list: Optional[Callable[[Sequence[str], str], List[float]]] = None
 
 
 OBJECTIVES: Registry[Callable[[], Objective]] = Registry("objective", flag="--objective")
@@ -43,7 +45,7 @@ def sentence_bleu() -> Objective:
             counts, totals, length, reference_length, smooth_method="exp", effective_order=True
         ).score
 
-    return replace(_sacrebleu("sbleu", BLEU(effective_order=True)), score_pairs=_bleu_pairs(score))
+    return replace(_sacrebleu("sbleu", BLEU(effective_order=True)), **_many_bleus(score))
 
 
 @OBJECTIVES.register("sbleu+1")
@@ -76,11 +78,11 @@ def _longer_bleu(words: int) -> Objective:
 
     score("a", "a")
     signature = str(metric.get_signature()).replace("smooth:exp", f"smooth:add-k[1.00]|reflen:+{words}")
-    return Objective(f"sbleu+{words}", score, signature, _bleu_pairs(score_counts))
+    return Objective(f"sbleu+{words}", score, signature, **_many_bleus(score_counts))
 
 
-def _bleu_pairs(score: Callable[[List[int], List[int], int, int], float]) -> Callable[..., List[List[float]]]:
-    """Sentence BLEU of all pairs of texts, from n-grams that are counted once.
+def _many_bleus(score: Callable[[List[int], List[int], int, int], float]) -> Dict[str, Any]:
+    """Sentence BLEU of many texts, from n-grams that are counted once: `score_pairs` and `score_list`.
 
     Args:
         score: of the matches and the numbers of n-grams of the orders 1 to 4, and the lengths of both sides.
@@ -103,7 +105,13 @@ def _bleu_pairs(score: Callable[[List[int], List[int], int, int], float]) -> Cal
         scores = [remembered(tuple(counts[i].tolist()), int(lengths[own[i]]), int(lengths[others[i]])) for i in first]
         return np.array(scores)[kinds].reshape(len(texts), len(texts)).tolist()
 
-    return pairs
+    def against(texts: Sequence[str], reference: str) -> List[float]:
+        expected = tokenize(reference.rstrip())
+        matches = ngram_matches(expected, 4)
+        found = (tokenize(text.rstrip()) for text in texts)
+        return [remembered(matches(words), len(words), len(expected)) for words in found]
+
+    return {"score_pairs": pairs, "score_list": against}
 
 
 @OBJECTIVES.register("chrf")
@@ -202,10 +210,21 @@ def _nltk(name: str) -> Any:
 
 
 def _tokenizer() -> Callable[[str], List[str]]:
+    """sacreBLEU's 13a, which looks at nothing beyond a space: so every word is looked at once."""
     from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
     tokenizer = Tokenizer13a()
-    return lambda text: tokenizer(text).split()
+
+    @lru_cache(maxsize=1 << 18)
+    def parts(word: str) -> List[str]:
+        return tokenizer(word).split()
+
+    def tokenize(text: str) -> List[str]:
+        if "\n" in text:  # it joins what a hyphen divides there
+            return tokenizer(text).split()
+        return [part for word in text.split() for part in parts(word)]
+
+    return tokenize
 
 
 def get_objective(name: str) -> Objective:
@@ -230,6 +249,13 @@ def score_pairs(objective: Objective, texts: Sequence[str], sentence_id: int) ->
         [0.0 if i == j else score_hypothesis(objective, text, other, sentence_id) for j, other in enumerate(texts)]
         for i, text in enumerate(texts)
     ]
+
+
+def score_list(objective: Objective, texts: Sequence[str], reference: str, sentence_id: int) -> List[float]:
+    """The scores of every text against a reference."""
+    if objective.score_list is not None:
+        return objective.score_list(texts, reference)
+    return [score_hypothesis(objective, text, reference, sentence_id) for text in texts]
 
 
 def score_hypothesis(objective: Objective, hypothesis: str, reference: str, sentence_id: int) -> float:

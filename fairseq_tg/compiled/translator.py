@@ -11,7 +11,7 @@ import numpy as np
 
 from fairseq_tg.compiled import actor_file, model_file
 from fairseq_tg.compiled.engine import Engine, Found, SearchSettings, Traced
-from fairseq_tg.compiled.languages import find_marks
+from fairseq_tg.compiled.languages import Marks, find_marks
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.options import SearchOptions
 from fairseq_tg.compiled.text import text_functions
@@ -95,6 +95,11 @@ class Translator:
     def load(cls, path: str, **options: Any) -> Translator:
         """Load a compiled file; options are those of the class. Raises ValueError in one sentence if it is no good."""
         return cls(model_file.read(path), **options)
+
+    @property
+    def marks(self) -> Marks:
+        """The language symbols of a model of many, which `encode` puts before a source and `search` before a target."""
+        return self._marks
 
     @property
     def actors(self) -> List[str]:

@@ -11,7 +11,7 @@ from fairseq_tg.corpus.blocks import Hypothesis, Sentence
 from fairseq_tg.corpus.build import Build
 from fairseq_tg.corpus.engines import Search
 from fairseq_tg.corpus.selection import Scored, Selection, expected_scores
-from fairseq_tg.objectives import Objective, score_hypothesis, score_pairs
+from fairseq_tg.objectives import Objective, score_hypothesis, score_list, score_pairs
 
 
 class OracleGenerator:
@@ -100,16 +100,12 @@ class OracleGenerator:
         self, sentence_id: int, hypotheses: List[Hypothesis], reference: Optional[str], greedy: Optional[Hypothesis]
     ) -> Sentence:
         """Score a k-best list and choose from it."""
-
-        def objective(hypothesis: str, against: str) -> float:
-            return score_hypothesis(self.objective, hypothesis, against, sentence_id)
-
         texts = [h.text for h in hypotheses]
         if self.selection.needs_reference:
             assert reference is not None
-            scores = [objective(text, reference) for text in texts]
+            scores = score_list(self.objective, texts, reference, sentence_id)
             if greedy is not None:
-                greedy.objective = objective(greedy.text, reference)
+                greedy.objective = score_hypothesis(self.objective, greedy.text, reference, sentence_id)
         else:
             pairs = score_pairs(self.objective, texts, sentence_id)
             scores = expected_scores([h.log_prob for h in hypotheses], pairs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import shlex
 import sys
@@ -240,6 +241,7 @@ class CorpusRun:
     def generator(self, search_generator: Any, greedy_generator: Any) -> OracleGenerator:
         """The oracle around the search of --kbest-engine."""
         assert self.build is not None
+        gc.freeze()  # fairseq and torch are a million objects, which need not be looked through for every few lists
         dataset = self.task.dataset(self.root.dataset.gen_subset)
         searched = Searched(
             path=self.root.common_eval.path,

@@ -100,7 +100,9 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
         )
         checkpoints[cell.name] = str(path)
     for name, checkpoint in checkpoints.items():
-        function = build(System(name, "fast", checkpoint, recipe.data, threads=recipe.workers))
+        function = build(
+            System(name, "fast", checkpoint, recipe.data, threads=recipe.workers, languages=recipe.languages)
+        )
         texts[name] = [subset.words(tokens) for tokens in translate_all(function, subset.sources, say, name)]
     say.end()
     scores = score_systems(texts, subset.references, ["greedy"])
@@ -114,8 +116,8 @@ def _corpus(
 ) -> Tuple[Path, str]:
     """The data directory that a cell is trained on, and what tells it from any other."""
     if cell.original:
-        pair = [task.cfg.source_lang, task.cfg.target_lang]
-        return Path(recipe.data), "".join(hash_data(Path(recipe.data), split, [pair]) for split in ("train", "valid"))
+        data = Path(recipe.data)
+        return data, "".join(hash_data(data, split, task.pairs) for split in ("train", "valid"))
     usual = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
     if all(usual[name] == value for name, value in cell.corpus.items()):
         return pseudo, corpus_hash(manifest)

@@ -60,7 +60,7 @@ def compare_methods(
 
 
 def _method(name: str, recipe: Ablation, base: Base, task: Any) -> Method:
-    plain = System(name, "fast", recipe.base, recipe.data, threads=recipe.workers)
+    plain = System(name, "fast", recipe.base, recipe.data, threads=recipe.workers, languages=recipe.languages)
     if name == "greedy":
         return Method(name, {name: plain})
     if name.startswith("beam"):
@@ -78,7 +78,7 @@ def _method(name: str, recipe: Ablation, base: Base, task: Any) -> Method:
 
 def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Path:
     usual = replace(recipe.training, seed=seed)
-    out, pair = Path(recipe.out), [task.cfg.source_lang, task.cfg.target_lang]
+    out = Path(recipe.out)
     pseudo = out / "pseudo-bin"
     digest = corpus_hash(build_corpus(recipe, task, pseudo))
     updates = count_updates(pseudo, usual)
@@ -87,7 +87,7 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
         training = replace(CONT, seed=seed, max_tokens=usual.max_tokens, epochs=usual.epochs)
     elif name == "policy gradient":
         data = Path(recipe.data)
-        digest = "".join(hash_data(data, split, [pair]) for split in ("train", "valid"))
+        digest = "".join(hash_data(data, split, task.pairs) for split in ("train", "valid"))
         training = replace(usual, lr=POLICY_LR, criterion="actor_cross_entropy")  # whose place the other takes
         more = ["--criterion", "actor_policy_gradient"]
         more += ["--reward", recipe.objective]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Optional, Tuple
 
 from fairseq_tg.arguments import option
+from fairseq_tg.languages import LANGUAGES, LanguageOptions
 from fairseq_tg.subwords import WordOptions
 
 #: Criteria that learn from k-best lists
@@ -73,6 +74,7 @@ class Recipe:
         "what searches, as --kbest-engine", None, choices=("native", "native_int8", "fairseq", "ctranslate2")
     )
     batch_size: int = option("sentences searched together", 16, least=1)
+    languages: LanguageOptions = field(default_factory=LanguageOptions, metadata={"help": LANGUAGES})
     text: WordOptions = field(default_factory=WordOptions, metadata={"help": "how the data was made of text"})
     training: Training = field(
         default_factory=Training, metadata={"help": "the training; the defaults were chosen on validation data"}

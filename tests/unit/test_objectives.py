@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairseq_tg.errors import UserError
-from fairseq_tg.objectives import OBJECTIVES, get_objective, score_hypothesis, score_pairs
+from fairseq_tg.objectives import OBJECTIVES, get_objective, score_hypothesis, score_list, score_pairs
 
 HYPOTHESIS = "The cat sat on the mat , and slept ."
 REFERENCE = "A cat is sitting on the mat and sleeps ."
@@ -49,6 +49,26 @@ def test_all_pairs_at_once_are_the_same_scores(texts):
     for name in ("sbleu", "sbleu+1", "sbleu+2", "chrf"):
         objective = get_objective(name)
         assert objective.score_pairs(texts) == [[objective.score(a, b) for b in texts] for a in texts], name
+
+
+TEXTS = st.text(st.sampled_from("aB1 9.,-\n\t\u00a0\u2028&;<>()'\"ü中quotamplgskied"), max_size=30) | WORDS
+
+
+@settings(deadline=None)
+@given(texts=st.lists(TEXTS, max_size=6), reference=TEXTS)
+def test_a_list_at_once_has_the_same_scores(texts, reference):
+    """Likewise: words are looked at by themselves there, and sacreBLEU looks at lines."""
+    for name in ("sbleu", "sbleu+2"):
+        objective = get_objective(name)
+        expected = [objective.score(text, reference) for text in texts]
+        assert objective.score_list(texts, reference) == expected == score_list(objective, texts, reference, 0), name
+
+
+def test_a_list_of_an_objective_that_scores_one_by_one():
+    texts = ["a b", "a", "c d e"]
+    for name in ("chrf", "tests.unit.test_objectives:shorter_is_better"):
+        objective = get_objective(name)
+        assert score_list(objective, texts, "a b", 0) == [objective.score(text, "a b") for text in texts]
 
 
 @pytest.mark.parametrize("name", ["ter", "tests.unit.test_objectives:shorter_is_better"])

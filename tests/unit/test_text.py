@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import List
 
 import pytest
 import sacrebleu
 from fairseq import options, tasks
 from fairseq.data import Dictionary
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fairseq_tg import text as text_module
 from fairseq_tg.corpus.scoring import WordBLEU
@@ -38,6 +41,14 @@ def test_subwords_are_joined_and_tokens_detokenised() -> None:
     assert Words(pieces, subwords="none")([4, 5, 6]) == "\u2581a \u2581do g"
     assert Words.of(dictionary("do@-@", "g"), WordOptions(bpe="characters"), "en")([4, 5]) == "do@-@g"
     assert (Words(made)([3]), Words(made)([3], reference=True)) == ("<unk>", "<<unk>>")
+
+
+@settings(deadline=None)
+@given(tokens=st.lists(st.integers(0, 9)), reference=st.booleans(), subwords=st.sampled_from(["none", "subword_nmt"]))
+def test_ids_become_what_fairseqs_dictionary_gives(tokens: List[int], reference: bool, subwords: str) -> None:
+    made = dictionary("a", "do@@", "g", "__en__", ",", "\u2581x")
+    words = Words(made, subwords=subwords, marks={7})
+    assert words(tokens, reference) == made.string(tokens, subwords, reference, extra_symbols_to_ignore={7})
 
 
 def test_the_vocabulary_is_looked_through_once(monkeypatch) -> None:
