@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -79,17 +80,27 @@ class Translator:
         for name, path in (actors or {}).items():
             layout, tensors = actor_file.put_on(path, model)
             self._actors[name] = Engine(layout, tensors, base=self._engine)
-        self._marks = find_marks(model.text, model.target_symbols, source_lang, target_lang)
-        self._hidden = frozenset((0, model.layout.pad, model.layout.eos)) | self._marks.hidden  # 0 is fairseq's bos
-        pair = {"source_lang": source_lang, "target_lang": target_lang}
-        text = replace(model.text, **{name: lang for name, lang in pair.items() if lang})
-        self._encode, self._decode = text_functions(text, model.subword_model)
+        self._text, self._subword_model = model.text, model.subword_model
         self._source = {symbol: index for index, symbol in enumerate(model.source_symbols)}
         self._source_symbols, self._target = model.source_symbols, model.target_symbols
+        self._set_languages(source_lang, target_lang)
         self._max_len_a, self._max_len_b = max_len_a, max_len_b
         self._min_len, self._unk_penalty = min_len, unk_penalty
         self._beam, self._nbest, self._length_penalty = beam, nbest, length_penalty
         self._pool = ThreadPoolExecutor(threads)  # starts none before there is something to do
+
+    def _set_languages(self, source_lang: Optional[str], target_lang: Optional[str]) -> None:
+        self._marks = find_marks(self._text, self._target, source_lang, target_lang)
+        self._hidden = frozenset((0, self.layout.pad, self.layout.eos)) | self._marks.hidden  # 0 is fairseq's bos
+        pair = {"source_lang": source_lang, "target_lang": target_lang}
+        text = replace(self._text, **{name: lang for name, lang in pair.items() if lang})
+        self._encode, self._decode = text_functions(text, self._subword_model)
+
+    def of_pair(self, source_lang: str, target_lang: str) -> Translator:
+        """A translator between two other languages of this model, with the same weights in memory."""
+        other = copy(self)
+        other._set_languages(source_lang, target_lang)
+        return other
 
     @classmethod
     def load(cls, path: str, **options: Any) -> Translator:

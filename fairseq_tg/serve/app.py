@@ -70,11 +70,11 @@ class Service:
         fields = await read_fields(request, self.options.limits)
         self._keys.check(fields.get("api_key"))
         asked = read_translation(fields, self.options.limits, self.options.beam)
-        model, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
+        translator, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
         drafts = [Draft.of(text, asked.html) for text in asked.texts]
         too_many_sentences(count_sentences(drafts), self.options.limits)
         system = System(
-            model.translator,
+            translator,
             beam=asked.beam,
             nbest=asked.alternatives + 1,
             actor=asked.actor,
