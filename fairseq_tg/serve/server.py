@@ -38,7 +38,7 @@ def serve(options: ServeOptions) -> None:
         sys.setswitchinterval(0.001)  # the event loop waits no longer than that for threads between two batches
         config = uvicorn.Config(
             service.app(),
-            log_level="warning",
+            log_level="error",  # what clients do wrong is told to them
             access_log=False,
             server_header=False,
             headers=HEADERS,
