@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -17,23 +16,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
-from fairseq_tg.compiled import Translator
-from fairseq_tg.compiled.explain import explain
 from tests.service import CODE, Server
 
 AXE = Path(os.environ.get("TG_AXE", ".venv/axe/node_modules/axe-core/axe.min.js"))
-
-
-@pytest.fixture(scope="module")
-def sentence(model: Path) -> str:
-    """One that tg translates otherwise than greedy does."""
-    translator = Translator.load(str(model))
-    for first, second in itertools.product(range(9), range(9)):
-        text = f"w{first} w2 w{second} w4 w1"
-        found = explain(translator, text).translations
-        if found["tg"].text != found["greedy"].text and len(found["tg"].tokens) > 3:
-            return text
-    raise AssertionError("the actors change nothing")
 
 
 def explained(model: Path, sentence: str) -> Dict[str, Any]:
