@@ -72,7 +72,7 @@ def run(options: BenchOptions) -> Result:
     actors, say = label_actors(options.actor), Progress()
     if options.peer:
         import_ctranslate2(f"--peer {options.peer}")  # if it is not there, that is found now
-    load: Load = functools.cache(load_model)
+    load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
     model, task = load(options.base, options.data)
     subset = read_subset(task, options.subset, model, options.text, options.batched_sentences)
     out = Path(options.out)
@@ -112,7 +112,7 @@ def run(options: BenchOptions) -> Result:
 
 def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path, say: Progress) -> Lineup:
     """The systems for what the user has."""
-    lineup = Lineup(load, options.data, options.threads, options.max_len_b)
+    lineup = Lineup(load, options.data, options.threads, options.max_len_b, options.languages)
     lineup.add("fairseq greedy", "fairseq", options.base)
     lineup.add("fairseq beam 4", "fairseq", options.base, 4)
     lineup.add("fast greedy base", "fast", options.base)

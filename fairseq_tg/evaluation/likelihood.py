@@ -6,7 +6,6 @@ import statistics
 from typing import Any, List, Sequence
 
 import torch
-from fairseq.data import LanguagePairDataset
 
 from fairseq_tg.evaluation.batches import Say, by_length, in_batches
 from fairseq_tg.evaluation.systems import Tokens
@@ -30,21 +29,14 @@ def token_means(
     doing: str = "likelihoods",
 ) -> List[float]:
     """For each sentence, the mean over its tokens of their probability or log-probability; targets end with eos."""
-    dataset = LanguagePairDataset(
-        [torch.tensor(source) for source in sources],
-        [len(source) for source in sources],
-        task.source_dictionary,
-        [torch.tensor(target) for target in targets],
-        [len(target) for target in targets],
-        task.target_dictionary,
-        shuffle=False,
-    )
+    dataset = task.marked_pairs(sources, targets)
+    ignored = torch.tensor([task.target_dictionary.pad(), *task.marks])
 
     def likelihoods(ids: List[int]) -> List[float]:
         batch = dataset.collater([dataset[i] for i in ids])
         probabilities = model.get_normalized_probs(model(**batch["net_input"]), log_probs=log_probs)  # B x T x V
         expected = batch["target"]
-        real = expected.ne(task.target_dictionary.pad())
+        real = ~torch.isin(expected, ignored)
         chosen = probabilities.gather(2, expected.unsqueeze(2)).squeeze(2).masked_fill(~real, 0.0)
         means = dict(zip(batch["id"].tolist(), (chosen.sum(dim=1) / real.sum(dim=1)).tolist()))
         return [means[i] for i in ids]  # the collater orders them by length

@@ -12,6 +12,7 @@ from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.corpus.engines import convert_to_ctranslate2
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.systems import SYMBOLS, Load, System, Translate, build
+from fairseq_tg.languages import LanguageOptions
 
 PRECISIONS = {"float32": 4, "int8": 1}  # bytes of a weight
 
@@ -23,19 +24,29 @@ class Lineup:
         load: reads every checkpoint once.
     """
 
-    def __init__(self, load: Load, data: str, threads: int, max_len_b: int = 200) -> None:
+    def __init__(
+        self,
+        load: Load,
+        data: str,
+        threads: int,
+        max_len_b: int = 200,
+        languages: LanguageOptions = LanguageOptions(),  # noqa: B008 (frozen)
+    ) -> None:
         self.systems: Dict[str, System] = {}
         self.weights: Dict[str, Tuple[int, int]] = {}  # that a step reads, and the bytes of each; by model, precision
         self._load, self._data, self._threads, self._max_len_b = load, data, threads, max_len_b
+        self._languages = languages
 
     def add(self, name: str, kind: str, path: str, beam: int = 1) -> None:
-        self.systems[name] = System(name, kind, path, self._data, beam, self._max_len_b, self._threads)
+        limits = {"beam": beam, "max_len_b": self._max_len_b, "threads": self._threads}
+        self.systems[name] = System(name, kind, path, self._data, **limits, languages=self._languages)
 
     def build(self) -> Dict[str, Translate]:
         return {name: build(system, self._load) for name, system in self.systems.items()}
 
     def can_compile(self, path: str) -> bool:
-        return unsupported(self._load(path, self._data)[0]) is None
+        model, task = self._load(path, self._data)
+        return unsupported(model) is None and task.target_prefix(task.pairs[0][1]) is not None
 
     def add_bound(self, label: str, path: str) -> None:
         weights = extract(self._load(path, self._data)[0])[0].weights_per_token()
@@ -55,6 +66,8 @@ class Lineup:
     def add_converted(self, label: str, path: str, beams: Sequence[int], out: Path) -> None:
         """Convert a checkpoint for CTranslate2 in both precisions."""
         _, task = self._load(path, self._data)
+        if task.marks:
+            raise UserError("--peer ctranslate2 is not told of language symbols here: leave it out")
         symbols = {"source": task.source_dictionary.symbols, "target": task.target_dictionary.symbols}
         for precision in PRECISIONS:
             directory = out / f"ct2{label.replace(' ', '-').rstrip('.')}-{precision}"

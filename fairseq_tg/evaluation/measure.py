@@ -14,6 +14,8 @@ from typing import Callable, Dict, List, Sequence, Tuple
 
 from fairseq_tg.evaluation.batches import Say, in_batches
 from fairseq_tg.evaluation.systems import System, Tokens, Translate, build
+from fairseq_tg.languages import LanguageOptions
+from fairseq_tg.launch.processes import python
 
 #: Percentiles of the latency of a sentence
 PERCENTILES = (50, 90, 99)
@@ -115,7 +117,7 @@ def probe(system: System, sources: Sequence[Tokens]) -> Dict[str, float]:
     environment = {**os.environ, "OMP_NUM_THREADS": str(system.threads)}
     started = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "fairseq_tg.evaluation.measure"], input=request, capture_output=True, text=True,
+        python("fairseq_tg.evaluation.measure", "answer_probe", "probe"), input=request, capture_output=True, text=True,
         env=environment,
     )  # fmt: skip
     if done.returncode:
@@ -124,9 +126,11 @@ def probe(system: System, sources: Sequence[Tokens]) -> Dict[str, float]:
     return {"start_seconds": answer["ready"] - started, "peak_bytes": answer["peak_bytes"]}
 
 
-def _answer_probe() -> None:
+def answer_probe() -> None:
+    """What the process of `probe` does."""
     request = json.load(sys.stdin)
-    translate = build(System(**request["system"]))
+    languages = LanguageOptions(**request["system"].pop("languages"))
+    translate = build(System(**request["system"], languages=languages))
     for index, source in enumerate(request["sources"]):
         translate([source])
         if index == 0:
@@ -139,7 +143,3 @@ def _peak_bytes() -> int:
     with open("/proc/self/status") as file:
         (line,) = [line for line in file if line.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
-
-
-if __name__ == "__main__":
-    _answer_probe()

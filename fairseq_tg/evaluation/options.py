@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Optional, Tuple
 
 from fairseq_tg.arguments import option
+from fairseq_tg.languages import LANGUAGES, LanguageOptions
 from fairseq_tg.subwords import WordOptions
 
 
@@ -18,6 +19,7 @@ class Evaluation:
     actor: Tuple[str, ...] = option("a tg checkpoint of it; may be given several times", ())
     subset: str = option("split to translate; the report takes several, as in test,test1", "test")
     threads: int = option("of every system", 1, least=1)
+    languages: LanguageOptions = field(default_factory=LanguageOptions, metadata={"help": LANGUAGES})
     text: WordOptions = field(default_factory=WordOptions, metadata={"help": "how the data was made of text"})
 
 

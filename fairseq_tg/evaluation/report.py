@@ -14,6 +14,7 @@ import torch
 
 from fairseq_tg.differences import differing_words
 from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation.advice import advise, verdict
 from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.examples import Example, choose_examples
 from fairseq_tg.evaluation.explained import draw_examples, picture_name
@@ -76,7 +77,7 @@ def make_report(options: ReportOptions) -> Report:
     """Translate, score, measure, and write report.html, report.json, report.txt and the figures."""
     started, say = time.perf_counter(), Progress()
     torch.set_num_threads(options.threads)
-    load: Load = functools.cache(load_model)
+    load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
     base, task = load(options.base, options.data)
     if isinstance(base, ActorModel):
         raise UserError(f"--base {options.base} has actors: give the checkpoint they were trained on")
@@ -88,7 +89,7 @@ def make_report(options: ReportOptions) -> Report:
     make_directory(Path(options.out))
     report = Report(options, found, len(subset.sources), versions())
 
-    lineup = Lineup(load, options.data, options.threads)
+    lineup = Lineup(load, options.data, options.threads, languages=options.languages)
     # All on one engine, so that speeds tell what a search costs; fairseq's own, which find the same, beside them
     lineup.add("greedy", "fast", options.base)
     lineup.add("beam 4", "fast", options.base, 4)
@@ -256,7 +257,11 @@ def _share_lines(report: Report) -> List[str]:
         return ["beam 4 gains nothing over greedy: there is nothing to take a share of"]
     sets = len(report.options.subset.split(","))
     gain = f"{some.gain:.2f} BLEU that beam 4 gains over greedy" + (f", summed over {sets} sets" if sets > 1 else "")
-    lines = [f"{name} recovers {share} of the {gain}" for name, share in shares.items()]
+    lengths = report.scores.lengths if report.scores else {}
+    lines = []
+    for name, share in shares.items():
+        lines += [f"{name} recovers {share} of the {gain}", verdict(name, share)]
+        lines += advise(share, lengths.get(name, 1.0))
     if len(shares) > 1:
         values = [share.value for share in shares.values() if share.value is not None]
         spread = f"from {min(values):.2f} to {max(values):.2f}"

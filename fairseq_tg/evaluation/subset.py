@@ -11,7 +11,9 @@ from fairseq_tg.text import Words
 
 
 class Subset(NamedTuple):
-    """Sentences in token ids, and in words where they are to be read; how a translation is made words.
+    """Sentences in token ids, without language symbols, and in words where they are to be read.
+
+    `words` makes words of a translation.
 
     `sets` are the splits that they come from, one after another.
     """
@@ -53,24 +55,24 @@ def read_subset(
     Args:
         model: what translates the sources and, with `scores_targets`, is given the targets.
     """
-    if task.marks:
-        raise UserError("report, bench and run do not know language symbols yet: score with fairseq-generate")
     text = text or WordOptions()
-    words = Words.of(task.target_dictionary, text, task.cfg.target_lang)
-    task.load_dataset(name)
-    dataset = task.dataset(name)
-    chosen = range(len(dataset) if most is None else min(most, len(dataset)))
+    if len(task.pairs) != 1 or None in task.pairs[0]:
+        raise UserError("no pair of languages to translate: give --source-lang and --target-lang")
+    words = Words.of(task.target_dictionary, text, task.pairs[0][1], task.marks)
+    all_sources, all_targets = task.plain_split(name)
+    chosen = range(len(all_sources) if most is None else min(most, len(all_sources)))
     if not len(chosen):
         raise UserError(f"the split '{name}' of '{task.cfg.data}' is empty: give --subset another")
-    sources = [dataset.src[i].tolist() for i in chosen]
-    targets = None if dataset.tgt is None else [dataset.tgt[i].tolist() for i in chosen]
-    for sentences, limit in zip([sources, targets if scores_targets else None], model.max_positions()):
-        longest = max(map(len, sentences or [[]]))
+    sources = [all_sources[i].tolist() for i in chosen]
+    targets = None if all_targets is None else [all_targets[i].tolist() for i in chosen]
+    sides = zip([sources, targets if scores_targets else None], model.max_positions(), task.empty_sizes)
+    for sentences, limit, marks in sides:
+        longest = max(map(len, sentences or [[]])) + marks - 1
         if longest > limit:
             raise UserError(
                 f"'{name}' has a sentence of {longest} tokens, and the model takes up to {limit}: give --subset another"
             )
-    source_words = Words.of(task.source_dictionary, text, task.cfg.source_lang)
+    source_words = Words.of(task.source_dictionary, text, task.pairs[0][0])
     references = None if targets is None else [words(target, reference=True) for target in targets]
     source_text = [source_words(source) for source in sources]
     return Subset(sources, targets, source_text, references, words, {name: range(len(sources))})

@@ -1,15 +1,19 @@
 """What is compared: every system is a function from source sentences to translations, in token ids.
 
+Both are without language symbols, which a system puts where its model wants them.
+
 A system is described by plain values, so that a process of its own can build it, too.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+from fairseq_tg.languages import LanguageOptions
 
 #: The dictionaries, kept beside a model that was converted to CTranslate2.
 SYMBOLS = "symbols.json"
@@ -17,7 +21,7 @@ SYMBOLS = "symbols.json"
 Tokens = List[int]
 Translate = Callable[[Sequence[Tokens]], List[Tokens]]
 #: Gives the model of a checkpoint, and a task, for a data directory. Who builds several systems of one model gives
-#: `functools.cache(load_model)`: the checkpoint is read once, and there is one model.
+#: `functools.cache` of `load_model`: the checkpoint is read once, and there is one model.
 Load = Callable[[str, str], Tuple[Any, Any]]
 
 
@@ -34,6 +38,7 @@ class System:
     threads: int = 1
     noise: float = 0.3  # of npad, whose chains are as many as the beam is wide
     seed: int = 1
+    languages: LanguageOptions = field(default_factory=LanguageOptions)
 
 
 def build(system: System, load: Optional[Load] = None) -> Translate:
@@ -53,10 +58,11 @@ def build_search(system: System, load: Optional[Load] = None) -> Callable[[Seque
     from fairseq.sequence_generator import SequenceGenerator
     from omegaconf import OmegaConf
 
+    from fairseq_tg.models.bart import set_beam
     from fairseq_tg.tasks.loading import load_model
 
     torch.set_num_threads(system.threads)
-    model, task = (load or load_model)(system.path, system.data)
+    model, task = (load or partial(load_model, languages=system.languages))(system.path, system.data)
     kinds = {"fast": None, "fairseq": SequenceGenerator}
     beam = system.beam
     if system.kind == "npad":
@@ -70,13 +76,16 @@ def build_search(system: System, load: Optional[Load] = None) -> Callable[[Seque
     generation = OmegaConf.structured(options)
     model.prepare_for_inference_(OmegaConf.create({"generation": generation}))
     generator = task.build_generator([model], generation, seq_gen_cls=kinds[system.kind])
+    eos = task.target_dictionary.eos()
 
     def search(sources: Sequence[Tokens]) -> List[List[Tokens]]:
         sentences = [torch.tensor(source) for source in sources]
         dataset = task.build_dataset_for_inference(sentences, [len(source) for source in sources])
         sample = dataset.collater([dataset[i] for i in range(len(sources))])
+        set_beam([model], generator)
         found = zip(sample["id"].tolist(), task.inference_step(generator, [model], sample))
-        return [[item["tokens"].tolist() for item in hypotheses] for _, hypotheses in sorted(found, key=lambda x: x[0])]
+        in_order = [hypotheses for _, hypotheses in sorted(found, key=lambda x: x[0])]
+        return [[[*task.strip(item["tokens"].tolist()), eos] for item in hypotheses] for hypotheses in in_order]
 
     return search
 
@@ -85,7 +94,13 @@ def _compiled(system: System) -> Translate:
     from fairseq_tg.compiled.translator import Translator
 
     translator = Translator.load(system.path, threads=system.threads, max_len_b=system.max_len_b, beam=system.beam)
-    return translator.translate_tokens
+    marks = translator.marks
+
+    def translate(sources: Sequence[Tokens]) -> List[Tokens]:
+        found = translator.translate_tokens([[*marks.source, *source] for source in sources])
+        return [tokens[len(marks.target) :] for tokens in found]
+
+    return translate if marks.source or marks.target else translator.translate_tokens
 
 
 def _ctranslate2(system: System) -> Translate:

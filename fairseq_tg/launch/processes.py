@@ -28,9 +28,16 @@ class Command:
     log: Optional[Path] = None
 
 
+def python(module: str, function: str, name: str) -> List[str]:
+    """A function of a module as a command. Unlike python's own -m, it imports nothing from the current directory."""
+    without = "import sys; sys.path[:] = filter(None, sys.path)"
+    return [sys.executable, "-c", f"{without}; sys.argv[0] = '{name}'; import {module} as m; m.{function}()"]
+
+
 def fairseq(program: str, *words: str) -> List[str]:
     """A command of fairseq with this plugin. Of a flag that is given twice fairseq takes the last."""
-    return [sys.executable, "-m", f"fairseq_cli.{program}", "--user-dir", str(Path(__file__).parents[1]), *words]
+    command = python(f"fairseq_cli.{program}", "cli_main", f"fairseq-{program}")
+    return [*command, "--user-dir", str(Path(__file__).parents[1]), *words]
 
 
 def run_all(commands: Sequence[Command], threads: int, show: Callable[[], None] = lambda: None) -> None:

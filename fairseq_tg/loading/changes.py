@@ -7,6 +7,8 @@
 | ``checkpoint_utils.torch_persistent_save`` | checkpoints are written whole or not at all; a full disk is one line |
 | ``PathManager.copy`` | so are its copies under other names |
 | ``torch.load`` in the modules of `_READERS` | files that a checkpoint names are data too |
+| ``tarfile`` in ``file_utils`` | archives that the hub unpacks stay in their directory |
+| ``FastaDataset._build_index`` | names of data files are no shell commands |
 | encoder layers of fairseq 0.12.2 | both generations have the same models: see `_remove_fast_path` |
 """
 
@@ -15,11 +17,15 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import shlex
 import shutil
+import tarfile
+from types import SimpleNamespace
 from typing import Any, Callable, List
 
 import torch
-from fairseq import checkpoint_utils
+from fairseq import checkpoint_utils, file_utils
+from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.file_io import PathManager
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
@@ -82,6 +88,20 @@ def _copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
     return True
 
 
+class _Archive(tarfile.TarFile):
+    """An archive of files and directories, none of which leaves the directory that it is unpacked in."""
+
+    def extractall(self, path: Any = ".", *args: Any, **kwargs: Any) -> None:
+        for member in self:
+            # Of names from the root fairseq would afterwards move what has that name to where the archive was.
+            outside = os.path.isabs(member.name) or ".." in member.name.split("/")
+            if outside or not (member.isfile() or member.isdir()):
+                raise UserError(
+                    f"'{self.name!s}' is refused: its '{member.name}' is a link or leads elsewhere; do not unpack it"
+                )
+        super().extractall(path, *args, **kwargs)
+
+
 def _remove_fast_path() -> None:
     """Take away what fairseq 0.12.2's Transformer encoder layers have and its successors' have not.
 
@@ -106,6 +126,9 @@ checkpoint_utils.torch_persistent_save = _save_whole
 PathManager.copy = staticmethod(_copy_whole)
 checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
 checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_model_ensemble_and_task)
+file_utils.tarfile = SimpleNamespace(open=_Archive.open)
+_build_index = FastaDataset._build_index
+FastaDataset._build_index = lambda self, path: _build_index(self, shlex.quote(path))
 for _name in _READERS:
     read_data_only_in(importlib.import_module(f"fairseq.{_name}"))
 if "_load_from_state_dict" in vars(TransformerEncoderLayerBase):

@@ -13,9 +13,8 @@ import pickle
 import re
 import zipfile
 from argparse import Namespace
-from typing import Any, Dict, List, Mapping, Tuple, cast
+from typing import Any, Dict, List, Mapping, Tuple
 
-import numpy as np
 import torch
 from fairseq import checkpoint_utils
 from omegaconf import DictConfig, ListConfig
@@ -23,22 +22,12 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from fairseq_tg.errors import UserError
-from fairseq_tg.loading.data_only import allow, read_data_only_in
+from fairseq_tg.loading.arrays import ARRAYS
+from fairseq_tg.loading.data_only import allow, load_data, read_data_only_in
 from fairseq_tg.loading.one_copy import one_copy, tensors_are_taken
 
 #: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
-ALLOWED_GLOBALS: List[Any] = [
-    Namespace,
-    np.ndarray,
-    np.dtype,
-    *(type(np.dtype(code)) for code in ("bool", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")),
-    # numpy's constructors of arrays and of scalars, by the names that numpy 1 and numpy 2 give their module
-    *(
-        (constructor, f"numpy.{core}.multiarray.{constructor.__name__}")
-        for constructor in (cast(Any, np.array(0.0)).__reduce__()[0], cast(Any, np.float64(0.0)).__reduce__()[0])
-        for core in ("core", "_core")
-    ),
-]
+ALLOWED_GLOBALS: List[Any] = [Namespace, *ARRAYS]
 
 #: Options that fairseq hands to `eval`, wherever they are in a configuration: of models, tasks, criteria, optimizers.
 EVALUATED_OPTIONS = {
@@ -81,10 +70,13 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
             f"'{path}' is refused: its pickle asks for {asked.group(1)}, which no translation checkpoint needs; "
             "do not load this file unless you made it, and then save it again with plain values only"
         ) from None
+    except UserError:
+        raise
     except Exception as error:  # whatever a reader of pickles makes of what is no pickle
         raise _not_a_checkpoint(path, error) from None
     if not isinstance(state.get("model"), dict) or not state.get("cfg"):
         raise _not_a_checkpoint(path, KeyError("it has no model weights or no configuration"))
+    _check_tensors(state["model"], path)
     try:
         refuse_code(state["cfg"], path)
     except OmegaConfBaseException as error:  # a value that names another which is not there
@@ -111,6 +103,37 @@ def _check_records(path: str) -> None:
         damaged = archive.testzip()
     if damaged is not None:
         raise ValueError(f"its record {damaged} has not the checksum it was written with")
+
+
+def _check_tensors(tensors: Mapping[Any, Any], path: str) -> None:
+    """Refuse weights that are none, or that a file of this size cannot hold: a view repeats a number without end."""
+    for name, tensor in tensors.items():
+        plain = isinstance(tensor, Tensor) and tensor.layout is torch.strided and tensor.device.type == "cpu"
+        if not isinstance(name, str) or not plain or tensor.is_quantized:
+            raise _not_a_checkpoint(path, ValueError(f"its weight {name} is no plain tensor"))
+        if tensor.numel() * tensor.element_size() > os.path.getsize(path):
+            raise _not_a_checkpoint(path, ValueError(f"its weight {name} is larger than the file"))
+
+
+def _read_state(file: Any, **options: Any) -> Any:
+    """torch.load of a checkpoint, before fairseq makes a configuration of what is in it."""
+    state = load_data(file, **options)
+    if isinstance(state, dict):
+        refuse_lookups({name: state.get(name) for name in ("args", "cfg")}, getattr(file, "name", "a checkpoint"))
+    return state
+
+
+def refuse_lookups(options: Any, path: str) -> None:
+    """Refuse options that have omegaconf look something up where they are read, as ${oc.env:NAME} a variable."""
+    if isinstance(options, (Mapping, Namespace)):
+        options = list((vars(options) if isinstance(options, Namespace) else options).values())
+    if isinstance(options, (list, tuple, set)):
+        for value in options:
+            refuse_lookups(value, path)
+    elif isinstance(options, str) and "${" in options and ":" in options:
+        raise UserError(
+            f"'{path}' is refused: its option {options!r:.80} asks for something of this machine; do not load this file"
+        )
 
 
 def refuse_code(options: Any, path: str) -> None:
@@ -171,5 +194,5 @@ def split_tensors(tensors: Mapping[str, Tensor]) -> Tuple[Dict[str, Tensor], Dic
 
 
 allow(ALLOWED_GLOBALS)
-read_data_only_in(checkpoint_utils)
+read_data_only_in(checkpoint_utils, _read_state)
 _fairseq_load_checkpoint_to_cpu = checkpoint_utils.load_checkpoint_to_cpu

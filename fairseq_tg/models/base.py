@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fairseq_tg.actors import ACTORS, build_actor
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
-from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code, split_tensors
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code, refuse_lookups, split_tensors
 from fairseq_tg.loading.one_copy import WithoutWeights, one_copy
 from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.kinds import refuse_kinds
@@ -90,6 +90,7 @@ class Base:
             if name in self.options
         }
         options = {**self.options, **fixed}
+        refuse_lookups(options, "the recorded base")
         made = Namespace(**options) if self.namespace else OmegaConf.create(options)
         refuse_code(made, "the recorded base")
         return made

@@ -22,18 +22,17 @@ def build_corpus(
         model: a checkpoint to search with, instead of the base.
         changes: options of the build that are not the recipe's.
     """
-    pair = [task.cfg.source_lang, task.cfg.target_lang]
     settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
-    flags: List[str] = [recipe.data, "--path", model or recipe.base, "--gen-subset", "train"]
+    flags: List[str] = [recipe.data, *task.task_flags(), "--path", model or recipe.base, "--gen-subset", "train"]
     for name, value in {**settings, **changes, "kbest_dir": directory}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]
     flags += ["--kbest-engine", recipe.engine] if recipe.engine is not None else []
     flags += ["--kbest-greedy"] if _keeps_greedy(recipe, directory) else []
-    flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0", *recipe.text.flags(*pair)]
+    flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0"]
+    flags += recipe.text.flags(*task.pairs[0])
     manifest = build_locally(flags, str(directory), recipe.workers)
-    if hash_data(directory, "valid", [pair]) != hash_data(
-        Path(recipe.data), "valid", [pair]
-    ):  # a training's data is here
+    # a training's data is here
+    if hash_data(directory, "valid", task.pairs) != hash_data(Path(recipe.data), "valid", task.pairs):
         raise UserError(
             f"'{directory}' was built with another valid split than that of '{recipe.data}': give another --out, or "
             "remove it"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 from fairseq_tg.actors import ACTORS
 from fairseq_tg.corpus.directory import hash_data, hash_file, split_files
@@ -13,46 +15,67 @@ from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.report import make_report
 from fairseq_tg.evaluation.subset import read_subsets
 from fairseq_tg.files import make_directory
+from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.models.base import ActorModel, Base, read_base
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.recipe.options import Recipe
+from fairseq_tg.recipe.lengths import with_objective
+from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import source_flags
 from fairseq_tg.tasks.loading import load_model
 
-FAMILIES = ("transformer", "lstm", "fconv")
+FAMILIES = ("transformer", "bart", "lstm", "fconv")
 
 
-def run(recipe: Recipe) -> Path:
-    """Do what is not done yet, and give the report's directory."""
+def run(recipe: Recipe) -> List[Path]:
+    """Do what is not done yet, and give the report's directory, or those of the reports on each of the pairs."""
     record, model, task = open_base(recipe)
-    subsets = recipe.subset.split(",")
+    subsets, out = recipe.subset.split(","), Path(recipe.out)
     check(recipe, task, subsets)
-    read_subsets(task, subsets, model, recipe.text, scores_targets=True)  # as the report will
-    out = Path(recipe.out)
+    recipe = with_objective(recipe, model, task)
+    if recipe.refined() is not None and not knows_lists(task, recipe.refinement.refine):
+        print(f"no second training: {recipe.refinement.refine} does not know these language symbols")
+        recipe = replace(recipe, refinement=replace(recipe.refinement, refine="none"))
+    if len(task.pairs) == 1:
+        reports = {out / "report": (recipe.languages, task)}
+    else:
+        of_pairs = [replace(recipe.languages, lang_pairs="-".join(pair)) for pair in task.pairs]
+        reports = {
+            out / "report" / str(one.lang_pairs): (one, load_model(recipe.base, recipe.data, languages=one)[1])
+            for one in of_pairs
+        }
+    for _, of_pair in reports.values():
+        read_subsets(of_pair, subsets, model, recipe.text, scores_targets=True)  # as the report will
     make_directory(out)
 
     checkpoint = train_in_rounds(recipe, record, task, out)
-    print(f"== 3 of 3: the report on {recipe.subset}, {out / 'report'}")
+    for directory, (languages, of_pair) in reports.items():
+        print(f"== 3 of 3: the report on {recipe.subset}, {directory}")
+        _report(recipe, languages, of_pair.pairs, record, checkpoint, directory)
+    return list(reports)
+
+
+def _report(
+    recipe: Recipe, languages: LanguageOptions, pairs: Any, record: Base, checkpoint: Path, directory: Path
+) -> None:
     options = ReportOptions(
         data=recipe.data,
         base=recipe.base,
         actor=(str(checkpoint),),
-        out=str(out / "report"),
+        out=str(directory),
         subset=recipe.subset,
         oracle_beam=recipe.beam,
         threads=recipe.workers,
+        languages=languages,
         text=recipe.text,
     )
     settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
-    pair = [task.cfg.source_lang, task.cfg.target_lang]
-    hashes = {f"data {name}": hash_data(Path(recipe.data), name, [pair]) for name in subsets}
-    stage = Stage(out / "report", {**settings, **hashes, **with_contents(recipe.text.given())})
+    hashes = {f"data {name}": hash_data(Path(recipe.data), name, pairs) for name in recipe.subset.split(",")}
+    stage = Stage(directory, {**settings, **hashes, **with_contents(recipe.text.given())})
     if not stage.is_done():
         with stage.doing(["report.html", "report.json", "report.txt"]):
             make_report(options)
-    return out / "report"
 
 
 def open_base(recipe: Recipe) -> Tuple[Base, Any, Any]:
@@ -60,20 +83,38 @@ def open_base(recipe: Recipe) -> Tuple[Base, Any, Any]:
     record, _ = read_base(recipe.base)
     if record.family not in FAMILIES:
         raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")
-    model, task = load_model(recipe.base, recipe.data)
+    model, task = load_model(recipe.base, recipe.data, languages=recipe.languages)
     if isinstance(model, ActorModel):
         raise UserError(f"--base {recipe.base} has actors already: give the checkpoint of a model without")
+    given = recipe.languages
+    if task.marks and not (given.source_lang or given.lang_pairs or task.cfg.source_lang):
+        raise UserError("a model of many languages: give --source-lang and --target-lang, or --lang-pairs")
     return record, model, task
+
+
+def knows_lists(task: Any, criterion: str) -> bool:
+    """Whether a criterion can learn from the lists of this task, with its language symbols."""
+    one_pair = len(task.pairs) == 1 and task.around_target() is not None
+    return not task.marks or (one_pair and criterion != "actor_preference")
 
 
 def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
-    get_objective(recipe.objective)
+    if recipe.objective != AUTO:
+        get_objective(recipe.objective)
     get_selection(recipe.selection)
     ACTORS[recipe.training.actor]
-    source_flags(recipe.training, recipe.text)
-    for split in ("train", "valid", *splits):
-        if not split_files(Path(recipe.data), split, [task.cfg.source_lang, task.cfg.target_lang]):
+    if source_flags(recipe.training, recipe.text) and task.marks:
+        raise UserError("sources are changed without their language symbols, which this task has: leave that out")
+    if recipe.training.criterion in LIST_CRITERIA and not knows_lists(task, recipe.training.criterion):
+        raise UserError(f"--criterion {recipe.training.criterion} does not know these language symbols: leave it out")
+    if len(task.pairs) > 1 and task.target_prefix(task.pairs[0][1]) is None:
+        raise UserError("this model's language symbols take another's place: give one pair at a time")
+    if len(task.pairs) > 1 and recipe.text.tokenizer:
+        raise UserError(f"--tokenizer {recipe.text.tokenizer} is of one language: give one pair at a time")
+    for split, pair in itertools.product(("train", "valid", *splits), task.pairs):
+        if not split_files(Path(recipe.data), split, pair):
+            of_pair = f" of {'-'.join(pair)}" if task.marks else ""
             raise UserError(
-                f"there is no split '{split}' in '{recipe.data}': the recipe needs train, valid and --subset"
+                f"there is no split '{split}'{of_pair} in '{recipe.data}': the recipe needs train, valid and --subset"
             )

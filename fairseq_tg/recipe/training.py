@@ -34,8 +34,8 @@ BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
 
 
 def training_flags(training: Training, base: str, family: str, updates: int) -> List[str]:
-    """The flags of fairseq-train."""
-    flags = ["--task", "tg_translation", "--optimizer", "adam", "--lr", str(training.lr), "--clip-norm", "1.0"]
+    """The flags of fairseq-train, but for the task's."""
+    flags = ["--optimizer", "adam", "--lr", str(training.lr), "--clip-norm", "1.0"]
     flags += ["--label-smoothing", str(training.label_smoothing), "--max-tokens", str(training.max_tokens)]
     flags += ["--seed", str(training.seed), "--max-update", str(updates)]
     # The learning rate goes down to nothing over the training: its end does not depend on the last batches
@@ -80,6 +80,8 @@ def train(
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
     text = text or WordOptions()
     settings.update(updates=updates, **with_contents(text.given()))
+    if task.marks:
+        settings["task"] = task.task_flags()
     if start is not None:
         settings["start"] = hash_file(start)
     if more:
@@ -95,7 +97,7 @@ def train(
         flags += ["--kbest-lists", str(data)]
     if start is not None:
         flags += ["--finetune-from-model", str(start)]
-    flags += [*source_flags(training, text), *more]
+    flags += [*task.task_flags(), *source_flags(training, text), *more]
     with stage.doing([BEST, TRAIN_LOG]):
         _run(data, directory, [*flags, *_validation(text, task, training.patience)], updates, threads)
     return directory / BEST
@@ -116,7 +118,7 @@ def source_flags(training: Training, text: WordOptions) -> List[str]:
 def _validation(text: WordOptions, task: Any, patience: int) -> List[str]:
     flags = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--patience", str(patience)]
     flags += ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
-    return flags + text.validation_flags(task.target_dictionary.symbols, task.cfg.target_lang)
+    return flags + text.validation_flags(task.target_dictionary.symbols, task.pairs[0][1])
 
 
 def architecture_flags(base_record: Any) -> List[str]:
@@ -139,7 +141,7 @@ def count_updates(data: Path, training: Training) -> int:
     from fairseq.data import indexed_dataset
 
     sides = sorted({path.with_suffix("") for path in data.glob("train.*-*.*.idx")})
-    if len(sides) != 2:
+    if not sides or len(sides) % 2:
         raise UserError(f"'{data}' has no binarized train split: build the corpus again")
     datasets = [indexed_dataset.make_dataset(str(side), impl="mmap") for side in sides]  # sizes live as long as these
     if training.actor and training.criterion in LIST_CRITERIA:
@@ -149,8 +151,8 @@ def count_updates(data: Path, training: Training) -> int:
         most = training.hypotheses or HYPOTHESES.get(training.criterion, ("", Best.most))[1]
         rows = np.minimum(lists.counts(), most) * lists.longest()
         tokens = int(np.maximum(source.sizes[lists.sources], rows).sum())
-    else:
-        tokens = sum(int(max(pair)) for pair in zip(*(dataset.sizes for dataset in datasets)))
+    else:  # of every pair, whose two sides are neighbours
+        tokens = sum(int(np.maximum(a.sizes, b.sizes).sum()) for a, b in zip(datasets[::2], datasets[1::2]))
     return max(1, math.ceil(1.03 * tokens / training.max_tokens)) * training.epochs
 
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import time
-from contextlib import asynccontextmanager
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, Mapping, Optional
+from typing import Dict, Optional
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from fairseq_tg import __version__
 from fairseq_tg.serve.answers import translation_answer
@@ -29,11 +23,9 @@ from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import Rates
-from fairseq_tg.serve.refusals import Refusal
+from fairseq_tg.serve.routes import Endpoint, Routes, answer
 from fairseq_tg.serve.spec import make_spec
 from fairseq_tg.serve.systems import System
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 #: Seconds after which a client that waits is looked after: most have their answer by then
 WATCH_AFTER = 0.05
@@ -49,8 +41,8 @@ class Service:
         self._rates = Rates(options.limits.requests_per_minute)
         self._page = None if options.no_page else read_page()
 
-    def app(self) -> Starlette:
-        routes: Dict[str, Endpoint] = {
+    def app(self) -> ASGIApp:
+        gets: Dict[str, Endpoint] = {
             "/languages": self._languages,
             "/health": self._health,
             "/spec": self._openapi,
@@ -58,44 +50,18 @@ class Service:
             **({} if self.options.no_page else {"/": self._index, "/settings": self._settings}),
         }
         posts: Dict[str, Endpoint] = {"/translate": self._translate, "/detect": self._detect}
-        middleware = []
-        if self.options.cors:
-            middleware.append(
-                Middleware(
-                    CORSMiddleware,
-                    allow_origins=list(self.options.cors),
-                    allow_methods=["GET", "POST"],
-                    allow_headers=["Content-Type"],
-                )
-            )
-        return Starlette(
-            routes=[
-                *(Route(path, self._counted(path, endpoint), methods=["POST"]) for path, endpoint in posts.items()),
-                *(Route(path, self._counted(path, endpoint), methods=["GET"]) for path, endpoint in routes.items()),
-            ],
-            middleware=middleware,
-            exception_handlers={HTTPException: _http_error, Exception: _internal_error},
-            lifespan=self._lifespan,
+        routes = Routes(gets, posts, self.metrics)
+        if not self.options.cors:
+            return routes
+        return CORSMiddleware(
+            routes,
+            allow_origins=list(self.options.cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Content-Type"],
         )
 
-    @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        yield
+    def close(self) -> None:
         self._batcher.close()
-
-    def _counted(self, path: str, endpoint: Endpoint) -> Endpoint:
-        async def run(request: Request) -> Response:
-            try:
-                response = await endpoint(request)
-            except Refusal as refusal:
-                response = answer({"error": refusal.message}, refusal.status, refusal.headers)
-            except ClientGone:
-                self.metrics.client_gone()
-                response = Response(status_code=400)
-            self.metrics.request(path, response.status_code)
-            return response
-
-        return run
 
     async def _translate(self, request: Request) -> Response:
         started = time.perf_counter()
@@ -104,11 +70,11 @@ class Service:
         fields = await read_fields(request, self.options.limits)
         self._keys.check(fields.get("api_key"))
         asked = read_translation(fields, self.options.limits, self.options.beam)
-        model, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
+        translator, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
         drafts = [Draft.of(text, asked.html) for text in asked.texts]
         too_many_sentences(count_sentences(drafts), self.options.limits)
         system = System(
-            model.translator,
+            translator,
             beam=asked.beam,
             nbest=asked.alternatives + 1,
             actor=asked.actor,
@@ -123,16 +89,25 @@ class Service:
 
     async def _wait(self, order: Order, request: Request) -> None:
         """Until the order is done; if the client goes, nothing more is done for it."""
+        loop = asyncio.get_running_loop()
+        watch: Optional[asyncio.Future] = None
+
+        def look_after() -> None:
+            nonlocal watch
+            watch = asyncio.ensure_future(request.receive())  # nothing but the client's end can come now
+            watch.add_done_callback(lambda _: self._batcher.cancel(order))
+
+        timer = loop.call_later(WATCH_AFTER, look_after)
         try:
-            await asyncio.wait({order.done}, timeout=WATCH_AFTER)
-            if not order.done.done():
-                gone = asyncio.ensure_future(request.receive())
-                await asyncio.wait({order.done, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if not order.done.done():
-                    raise ClientGone
-                gone.cancel()
-            order.done.result()
+            await order.done
+        except asyncio.CancelledError:
+            if watch is not None and watch.done() and not watch.cancelled():
+                raise ClientGone from None
+            raise
         finally:
+            timer.cancel()
+            if watch is not None:
+                watch.cancel()
             self._batcher.cancel(order)
 
     async def _detect(self, request: Request) -> Response:
@@ -175,20 +150,3 @@ class Service:
         assert self._page is not None
         content, headers = self._page
         return Response(content, headers=headers)
-
-
-def answer(content: Any, status: int = 200, headers: Optional[Mapping[str, str]] = None) -> Response:
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    common = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}
-    return Response(text, status, {**common, **(headers or {})})
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    """Of an address that is not there, or not with this method."""
-    assert isinstance(error, HTTPException)
-    return answer({"error": error.detail}, error.status_code, error.headers)
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
-    logging.getLogger("fairseq_tg.serve").error("a request failed", exc_info=error)
-    return answer({"error": "Internal error: the operator finds it in the log"}, 500)

@@ -22,6 +22,9 @@ from fairseq_tg.serve.refusals import Refusal
 WINDOW = 4
 #: Fewer are not shared out among idle threads
 LEAST_SHARE = 8
+#: How often the patience begins anew because another sentence came: clients that had their answers together come back
+#: one after another
+ANEW = 5
 
 
 class Work(ABC):
@@ -61,6 +64,7 @@ class Batcher:
     )  # with waiting sentences, longest not served first
     _idle: int = 0
     _timer: Optional[asyncio.TimerHandle] = None
+    _newest: float = 0.0  # when the last order came
     _rate: float = 0.0  # cost a second, of all threads, lately
 
     def __post_init__(self) -> None:
@@ -88,6 +92,7 @@ class Batcher:
             return order
         self.waiting += len(sentences) * work.cost
         self._orders[id(order)] = order
+        self._newest = order.since
         self._dispatch()
         return order
 
@@ -106,7 +111,7 @@ class Batcher:
         while self._idle and self._orders:
             oldest = next(iter(self._orders.values()))
             loop = asyncio.get_running_loop()
-            ready = oldest.since + self._patience
+            ready = min(self._newest, oldest.since + (ANEW - 1) * self._patience) + self._patience
             if loop.time() < ready and self.waiting < self.options.batch_size * oldest.work.cost:
                 if self._timer is None:
                     self._timer = loop.call_at(ready, self._patience_is_over)

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Dict, Optional, Type
 
 from starlette.formparsers import MultiPartException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from fairseq_tg.serve.forms import Fields, parse_fields, unix_lines
 from fairseq_tg.serve.options import Limits
@@ -59,17 +59,21 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
 
 
 async def _read_body(request: Request, limits: Limits) -> bytes:
-    too_large = Refusal(413, f"Invalid request: more than {limits.max_bytes} bytes", {"Connection": "close"})
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length[:20]) > limits.max_bytes:
-        raise too_large
-    body = b""
-    try:
-        with Deadline(limits.body_timeout):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > limits.max_bytes:
-                    raise too_large
-    except ClientDisconnect:
-        raise ClientGone from None
-    return body
+        raise _too_large(limits)
+    body = bytearray()
+    with Deadline(limits.body_timeout):
+        while True:
+            message = await request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            body += message.get("body", b"")
+            if len(body) > limits.max_bytes:
+                raise _too_large(limits)
+            if not message.get("more_body", False):
+                return bytes(body)
+
+
+def _too_large(limits: Limits) -> Refusal:
+    return Refusal(413, f"Invalid request: more than {limits.max_bytes} bytes", {"Connection": "close"})

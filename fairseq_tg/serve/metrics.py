@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Dict, Tuple
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -16,6 +18,7 @@ class Metrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
         self._requests = Counter("tg_requests", "Requests, by path and status", ["path", "status"], registry=registry)
+        self._by_answer: Dict[Tuple[str, int], Counter] = {}
         self._seconds = Histogram("tg_request_seconds", "Of a translation", buckets=_SECONDS, registry=registry)
         self._characters = Counter("tg_characters", "Of translated texts", registry=registry)
         self._sentences = Counter("tg_sentences", "Translated, with those whose client had gone", registry=registry)
@@ -34,7 +37,10 @@ class Metrics:
         self._busy.inc(seconds)
 
     def request(self, path: str, status: int) -> None:
-        self._requests.labels(path, status).inc()
+        counter = self._by_answer.get((path, status))
+        if counter is None:
+            counter = self._by_answer[path, status] = self._requests.labels(path, status)
+        counter.inc()
 
     def translation(self, characters: int, seconds: float) -> None:
         self._characters.inc(characters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -15,6 +16,7 @@ import uvicorn
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.serve.app import Service
+from fairseq_tg.serve.connections import Connection
 from fairseq_tg.serve.keys import Keys
 from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
@@ -31,10 +33,12 @@ def serve(options: ServeOptions) -> None:
     service = Service(options, models, keys)
     with _listen(options.host, options.port) as listening:
         logging.disable(logging.NOTSET)
+        gc.collect()
+        gc.freeze()  # what is here by now stays, and is not looked through again and again
         sys.setswitchinterval(0.001)  # the event loop waits no longer than that for threads between two batches
         config = uvicorn.Config(
             service.app(),
-            log_level="warning",
+            log_level="error",  # what clients do wrong is told to them
             access_log=False,
             server_header=False,
             headers=HEADERS,
@@ -42,9 +46,12 @@ def serve(options: ServeOptions) -> None:
             forwarded_allow_ips=options.trusted_proxy,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=DRAINING,
+            http=Connection,
             ws="none",
+            lifespan="off",
         )
         _Server(config, service).run(sockets=[listening])
+    service.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -68,9 +75,12 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: Optional[List[socket.socket]] = None) -> None:
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
-        pairs = ", ".join(f"{item['source']}-{item['target']}" for item in self._service.models.settings())
         host = f"[{host}]" if ":" in host else host
-        print(f"fairseq_tg: serving {pairs} on http://{host}:{port}", file=sys.stderr, flush=True)
+        print(
+            f"fairseq_tg: serving {self._service.models.described()} on http://{host}:{port}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

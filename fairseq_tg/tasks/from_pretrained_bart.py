@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 import torch
+from fairseq.data import AppendTokenDataset, LanguagePairDataset, PrependTokenDataset
 from fairseq.tasks import register_task
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
@@ -13,6 +14,8 @@ from torch import Tensor
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
+from fairseq_tg.tasks.marks import flags_of
+from fairseq_tg.tasks.validation import words_alone
 
 
 @dataclass
@@ -66,6 +69,9 @@ class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
             if lang not in self.langs:
                 raise UserError(f"the model does not know '{lang}': --langs has {cfg.langs}")
 
+    def _inference_with_bleu(self, generator: Any, sample: Dict[str, Any], model: Any) -> Any:
+        return super()._inference_with_bleu(*words_alone(self, generator, sample), model)
+
     @cached_property
     def marks(self) -> FrozenSet[int]:
         symbols = {self.target_dictionary.index(f"[{lang}]") for lang in self.langs}
@@ -75,6 +81,18 @@ class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
     def empty_sizes(self) -> Tuple[int, int]:
         size = 2 + self.cfg.prepend_bos  # of words, the end of sentence and the language
         return size, size
+
+    def mark_pairs(self, sources: Any, targets: Any) -> LanguagePairDataset:
+        source = self.src_dict.index(f"[{self.cfg.source_lang}]")
+        target = self.tgt_dict.index(f"[{self.cfg.target_lang}]")
+        if self.cfg.prepend_bos:
+            sources = PrependTokenDataset(sources, self.src_dict.bos())
+            targets = PrependTokenDataset(targets, self.tgt_dict.bos())
+        return self.pair_dataset(AppendTokenDataset(sources, source), AppendTokenDataset(targets, target), target)
+
+    def task_flags(self) -> List[str]:
+        pair = {name: self.cfg[name] for name in ("source_lang", "target_lang")}
+        return [*super().task_flags(), *flags_of({**pair, **self.mark_options()})]
 
     def target_prefix(self, lang: str) -> Optional[List[int]]:
         return None

@@ -27,6 +27,7 @@ from fairseq_tg.models.kinds import refuse_kinds
 from fairseq_tg.objectives import OBJECTIVES
 from fairseq_tg.tasks.lists import ListOptions, ListTask
 from fairseq_tg.tasks.marks import recorded_task
+from fairseq_tg.tasks.validation import log_bleu
 
 
 @dataclass
@@ -204,6 +205,10 @@ class TGTask(ListTask):
         if not self.cfg.no_fast_search and not more and is_plain(models, greedy_args, **kwargs):
             kwargs["seq_gen_cls"] = FastGenerator
         return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
+
+    def reduce_metrics(self, logging_outputs: List[Any], criterion: Any) -> None:
+        log_bleu(logging_outputs)
+        super().reduce_metrics(logging_outputs, criterion)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
         model = self._build_model(cfg, from_checkpoint)

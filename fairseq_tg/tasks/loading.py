@@ -13,29 +13,32 @@ from fairseq.tasks import TASK_DATACLASS_REGISTRY, TASK_REGISTRY
 from omegaconf import OmegaConf
 
 from fairseq_tg.errors import UserError
+from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.loading.one_copy import one_copy
 from fairseq_tg.models import bart, fconv, lstm, presets, transformer  # noqa: F401 (registers what checkpoints name)
 from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translation  # noqa: F401
 from fairseq_tg.tasks.layer import TGTaskOptions
-from fairseq_tg.tasks.marks import MARKING, TG, as_typed
+from fairseq_tg.tasks.marks import MARKING, TG, as_typed, recorded_langs
+from fairseq_tg.tasks.validation import ScoringOptions
 
 #: Options of a task that name files of their own
 FILES = ("lang_dict", "fixed_dictionary", "source_dict", "target_dict")
+#: And those that name a pair
+SIDES = ("source_lang", "target_lang")
 
 
 def load_model(
     path: str,
     data: Optional[str] = None,
     actor_weights: Optional[str] = None,
-    source_lang: Optional[str] = None,
-    target_lang: Optional[str] = None,
+    languages: Optional[LanguageOptions] = None,
 ) -> Tuple[Any, Any]:
     """The model of a checkpoint, ready to translate, and a task with its dictionaries.
 
     Args:
         data: the data directory, if it is not where the model was trained.
-        source_lang, target_lang: of a model of many languages; without them its task is for all of them.
+        languages: of a model of many languages, the pair or pairs that the task is for; without, for all of them.
     """
     state = load_checkpoint(path)
     recorded = state["cfg"]["task"]
@@ -43,11 +46,15 @@ def load_model(
     data = data or _find_data(path, recorded.get("data"))
     if not os.path.isdir(data):
         raise UserError(f"there is no data directory '{data}': give --data the one that the model was trained with")
-    name = str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+    given = (languages or LanguageOptions()).given()
+    theirs = str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+    name = str(given.pop("task", theirs)).removeprefix(TG)
+    if name not in MARKING and theirs in MARKING:
+        raise UserError(f"'{path}' is of --task {theirs}: use --task {TG}{theirs}, or leave it out")
     if name in MARKING:
-        options = _marking_options(TG + name, recorded, data, source_lang, target_lang)
+        options = _marking_options(TG + name, recorded, given, data)
     else:
-        name, options = "translation", _plain_options(recorded, data, source_lang, target_lang)
+        name, options = "translation", _plain_options(recorded, given, data)
     # which a command would fill in
     options.update(data=data, actor_weights=actor_weights, train_subset="train", dataset_impl=None)
     config = OmegaConf.structured(TASK_DATACLASS_REGISTRY[TG + name](**options))
@@ -57,42 +64,66 @@ def load_model(
     return models[0].eval(), task
 
 
-def _plain_options(
-    recorded: Mapping[str, Any], data: str, source_lang: Optional[str], target_lang: Optional[str]
-) -> Dict[str, Any]:
+def _plain_options(recorded: Mapping[str, Any], given: Mapping[str, Any], data: str) -> Dict[str, Any]:
     pair = recorded.get("source_lang"), recorded.get("target_lang")
     pair = pair if all(pair) else data_utils.infer_language_pair(data)
-    for given, own in zip((source_lang, target_lang), pair):
-        if given is not None and given != own:
-            raise UserError(f"this model translates from {pair[0]} to {pair[1]}: it does not know '{given}' there")
+    for name, value in given.items():
+        if name not in SIDES:
+            raise UserError(f"{_flag(name)} is for models of many languages, and this one is of {pair[0]}-{pair[1]}")
+        if value != pair[SIDES.index(name)]:
+            raise UserError(f"this model translates from {pair[0]} to {pair[1]}: it does not know '{value}' there")
     for name in (f"dict.{lang}.txt" for lang in pair):
         if pair[0] is None or not os.path.isfile(os.path.join(data, name)):
             raise UserError(f"there are no dictionaries of the model in '{data}': give --data its data directory")
     return {"source_lang": pair[0], "target_lang": pair[1], "required_seq_len_multiple": 1}
 
 
-def _marking_options(
-    task: str, recorded: Mapping[str, Any], data: str, source_lang: Optional[str], target_lang: Optional[str]
-) -> Dict[str, Any]:
-    """The options of a task with language symbols, as the checkpoint has them."""
-    own = {field.name for field in fields(TGTaskOptions)}
+def _marking_options(task: str, recorded: Mapping[str, Any], given: Mapping[str, Any], data: str) -> Dict[str, Any]:
+    """The options of a task with language symbols: as they are given, else as the checkpoint has them."""
+    own = {field.name for field in (*fields(TGTaskOptions), *fields(ScoringOptions))}  # of what the model was made by
     known = [field.name for field in fields(TASK_DATACLASS_REGISTRY[task]) if field.name not in own]
+    for name in given:
+        if name not in known:
+            raise UserError(f"{_flag(name)} is no option of --task {task}: leave it out")
     options = {name: as_typed(recorded[name]) for name in known if recorded.get(name) is not None}
     for name in ("left_pad_source", "left_pad_target"):
         options.pop(name, None)  # of batches, and no matter here
+    options["langs"] = recorded_langs(recorded)  # they number the symbols, whatever pairs are given
+    if {"langs", "lang_dict"} & given.keys():
+        options.update(langs=None, lang_dict=None)  # in place of either
+    options.update(given)
+    options.update(_pair(given))
     for name in FILES:
-        if name in options and not os.path.isfile(options[name]):
+        if options.get(name) and name not in given and not os.path.isfile(options[name]):
             options[name] = os.path.join(data, os.path.basename(options[name]))
             if not os.path.isfile(options[name]):
                 raise UserError(
-                    f"the model was trained with --{name.replace('_', '-')} {recorded[name]}: put it into '{data}'"
+                    f"the model was trained with {_flag(name)} {recorded[name]}: give it, or put it into '{data}'"
                 )
-    if source_lang or target_lang:
-        options.update(source_lang=source_lang, target_lang=target_lang)
     if "required_seq_len_multiple" in known:
         options["required_seq_len_multiple"] = 1
     options["seed"] = 1
     return {name: value for name, value in options.items() if name in known}
+
+
+def _pair(given: Mapping[str, Any]) -> Dict[str, Any]:
+    """The options for one pair, however it is given; of several, or none, there is nothing to add."""
+    sides = [given.get(side) for side in SIDES]
+    if any(sides) and not all(sides):
+        raise UserError("one of --source-lang and --target-lang is missing: give both")
+    pairs = given.get("lang_pairs", "").split(",") if not all(sides) else [f"{sides[0]}-{sides[1]}"]
+    if all(sides) and given.get("lang_pairs", pairs[0]) != pairs[0]:
+        raise UserError("give --source-lang and --target-lang for one pair, or --lang-pairs for several, not both")
+    for pair in filter(None, pairs):
+        if pair.count("-") != 1:
+            raise UserError(f"--lang-pairs {','.join(pairs)}: give pairs of languages, as de-en,en-de")
+    if len(pairs) != 1 or not pairs[0]:
+        return {}
+    return {**dict(zip(SIDES, pairs[0].split("-"))), "lang_pairs": pairs[0]}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _find_data(path: str, recorded: Optional[str]) -> str:

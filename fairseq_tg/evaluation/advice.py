@@ -1,0 +1,42 @@
+"""What a report says in words: what the user got, how sure that is, and what to try if it is little."""
+
+from __future__ import annotations
+
+from typing import List
+
+from fairseq_tg.evaluation.shares import Share
+
+#: A share below this is little
+LITTLE = 0.8
+#: Lengths to the references that cost BLEU: by its brevity penalty, and by words that match nothing
+SHORT, LONG = 0.97, 1.03
+
+
+def verdict(name: str, share: Share) -> str:
+    """Whether a system is as good as the beam, as far as the interval says so."""
+    if share.value is None or share.low is None or share.high is None:
+        return f"how {name} compares with beam search cannot be said"
+    if share.low > 1:
+        return f"{name} is better than beam 4: the whole interval is above 1"
+    if share.high < 1:
+        return f"{name} is not as good as beam 4: the whole interval is below 1"
+    if share.low <= 0:
+        return f"these sentences are too few to tell {name} from greedy search, or from beam 4"
+    return f"{name} and beam 4 cannot be told apart on these sentences: the interval has 1 in it"
+
+
+def advise(share: Share, length: float) -> List[str]:
+    """What to try where little was recovered; nothing where it was not.
+
+    length: of the system's translations, to the references.
+    """
+    if share.value is None or share.value >= LITTLE:
+        return []
+    tries = []
+    if length < SHORT:
+        tries.append(f"translations are short ({length:.3f} of the references): --objective sbleu+2, if it was another")
+    elif length > LONG:
+        tries.append(f"translations are long ({length:.3f} of the references): --objective sbleu, if it was another")
+    tries.append("--rounds 2: lists of the model with its actors, and training on from there")
+    tries.append("more text of the kind to be translated, without references: --selection mbr (docs/corpus.md)")
+    return ["to try: " + "; ".join(tries)]
