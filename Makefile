@@ -5,6 +5,7 @@
 #   make test-compat   the tests with fairseq 0.12.2, Python 3.10 and torch 2.2 (several gigabytes are fetched)
 #   make test-sanitizers   the native engine under AddressSanitizer, UBSan and ThreadSanitizer (needs g++)
 #   make test-faults   the long tests of kills, full disks and damage
+#   make test-examples   the examples of models of many languages, on toys (a few minutes)
 #   make test-slurm    builds and trainings on a Slurm cluster that it starts (needs Debian's slurm-wlm and munge)
 #   make test-browser  the service's page in a real browser (needs Debian's chromium and chromium-driver, and npm)
 #   make test-serve    the service under load: fuzzed requests, killed and slow clients
@@ -23,7 +24,7 @@ PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 PYTHON310 ?= $(shell for python in python3.10 $$HOME/.pyenv/versions/3.10*/bin/python3.10; do \
 	$$python -c '' 2> /dev/null && echo $$python && break; done)
 
-.PHONY: setup test test-browser test-serve dist test-dist test-compat test-faults test-sanitizers test-slurm audit lint demo bench clean
+.PHONY: setup test test-browser test-serve dist test-dist test-compat test-examples test-faults test-sanitizers test-slurm audit lint demo bench clean
 
 setup: $(SETUP)
 
@@ -50,6 +51,9 @@ test-compat:
 
 test-faults: $(SETUP)
 	$(VENV)/bin/python -m pytest $(PARALLEL) --thorough tests/faults
+
+test-examples: $(SETUP)
+	$(VENV)/bin/python -m pytest -n 2 --thorough tests/examples
 
 test-sanitizers: $(SETUP)
 	$(VENV)/bin/python tests/sanitizers/run.py

@@ -66,7 +66,11 @@ FAMILIES = ("transformer", "lstm", "fconv")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--thorough", action="store_true", help="try every fault of tests/faults, not a few of each kind")
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="try every fault of tests/faults, not a few of each kind, and examples that take minutes",
+    )
 
 
 def family(base: str) -> str:

@@ -22,7 +22,7 @@ from fairseq_tg.compiled.library import (
     library_path,
     load_library,
 )
-from fairseq_tg.memory import MappedFiles
+from fairseq_tg.memory import MappedFiles, give_back
 
 OUT_OF_MEMORY = "there is not enough memory for this model"
 
@@ -147,6 +147,8 @@ class Engine:
         missing = self._library.tg_connect(self._model)
         if missing is not None:
             raise EngineError(f"the model has no {missing.decode()}")
+        if consume:
+            give_back()
 
     def _keep(self, name: str, tensors: Dict[str, np.ndarray], files: MappedFiles) -> np.ndarray:
         """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use.

@@ -94,8 +94,12 @@ def check_lists(
     return recipe
 
 
-def read_lists(path: str, eos: int) -> KBestLists:
-    """All lists of a corpus whose sources are in its train split."""
+def read_lists(path: str, eos: int, before: Sequence[int] = (), after: Sequence[int] = ()) -> KBestLists:
+    """All lists of a corpus whose sources are in its train split.
+
+    Args:
+        before, after: symbols of languages around a hypothesis and its end of sentence.
+    """
     manifest = CorpusDirectory(path).manifest
     assert manifest is not None
     adds_gold = get_selection(manifest["recipe"]["selection"]).adds_gold
@@ -112,9 +116,8 @@ def read_lists(path: str, eos: int) -> KBestLists:
             for hypothesis in sentence.hypotheses:
                 if hypothesis.objective is None:
                     raise UserError(f"'{path}' has a hypothesis of sentence {sentence.id} without an objective")
-                flat += hypothesis.tokens
-                flat.append(eos)
-                lengths.append(len(hypothesis.tokens) + 1)
+                flat += [*before, *hypothesis.tokens, eos, *after]
+                lengths.append(len(before) + len(hypothesis.tokens) + 1 + len(after))
                 scores.append(hypothesis.objective)
             pieces.append(np.array(flat, dtype=np.int32))
         row += len(sentence.chosen) + adds_gold

@@ -47,6 +47,8 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
         super().__init__(task, cfg)
         if cfg.reward_scale <= 0:
             raise UserError(f"--reward-scale {cfg.reward_scale:g}: give a number above 0")
+        if getattr(task, "marks", None):
+            raise UserError("--criterion actor_policy_gradient does not know this task's language symbols: use another")
         self.objective = get_objective(cfg.reward)
         self.scale = cfg.reward_scale
         self.words = Words(task.target_dictionary)

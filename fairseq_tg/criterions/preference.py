@@ -50,6 +50,8 @@ class ActorPreferenceCriterion(ListCriterion):
         super().__init__(task, cfg)
         if cfg.preference_beta <= 0:
             raise UserError(f"--preference-beta {cfg.preference_beta:g}: give a number above 0")
+        if getattr(task, "marks", None):
+            raise UserError("--criterion actor_preference does not know this task's language symbols: use actor_risk")
         self.beta = cfg.preference_beta
         self.per_token = cfg.preference_per_token
         self.weight = checked_weight(cfg.cross_entropy_weight)

@@ -86,6 +86,9 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     subset = read_subset(task, recipe.subset, model, recipe.text)
     if subset.references is None:
         raise UserError(f"the split '{recipe.subset}' has no references to score by: give --subset another")
+    if kind == "method" and task.marks and "policy gradient" in (recipe.only or METHODS):
+        others = " ".join(f"'{name}'" for name in METHODS[1:] if name != "policy gradient")
+        raise UserError(f"the policy gradient does not know language symbols: give --only {others}")
     if kind == "method":
         return compare_methods(recipe, base, task, subset, ("greedy", *recipe.only) if recipe.only else METHODS)
     pseudo = out / "pseudo-bin"
