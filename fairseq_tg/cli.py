@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, Type
 
@@ -84,6 +85,8 @@ def _build(args: argparse.Namespace) -> None:
 def _train(args: argparse.Namespace) -> None:
     from fairseq_tg.launch.ranks import train_locally, train_on_slurm
 
+    if find_spec("fairseq") is None:  # for the ranks: to wait for them, seconds and memory for it would be wasted
+        raise _missing("fairseq")
     directory = _value_of("--save-dir", args.flags)
     if args.slurm:
         train_on_slurm(args.flags, args.ranks, args.threads, f"{directory}.logs", _slurm_options(args))
@@ -288,7 +291,7 @@ def _add_train_command(commands: argparse._SubParsersAction) -> None:
     train.add_argument("--threads", type=at_least(1), default=1, help="of a process (default: 1)")
     _add_slurm_options(train)
     train.add_argument("flags", nargs="+", metavar="FLAGS", help="of fairseq-train, behind --")
-    train.set_defaults(run=_train)
+    train.set_defaults(run=_train, needs_fairseq=False)
 
 
 class _Version(argparse.Action):
@@ -322,6 +325,10 @@ def get_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _missing(package: Optional[str]) -> UserError:
+    return UserError(f"this command needs {package}: pip install 'fairseq_tg[train]'")
+
+
 def main(argv: Optional[List[str]] = None) -> None:
     report_in_one_line()
     args = get_parser().parse_args(argv)
@@ -329,7 +336,7 @@ def main(argv: Optional[List[str]] = None) -> None:
         try:  # it brings the plugin: now, and not in the middle of a module that the plugin needs
             import fairseq  # noqa: F401
         except ModuleNotFoundError as error:
-            raise UserError(f"this command needs {error.name}: pip install 'fairseq_tg[train]'") from None
+            raise _missing(error.name) from None
     logging.disable(logging.INFO)  # fairseq tells of every dictionary, and torch warns of fairseq
     try:
         with warnings.catch_warnings():

@@ -69,13 +69,18 @@ def test_a_killed_rank_ends_the_job_which_then_goes_on_exactly(workspace, undist
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
-#: Ranks that do nothing but say that they are there: how they end is not for fairseq to say
+#: A launcher of ranks that do nothing but say that they are there: how they end is not for fairseq to say
 IDLE = """
 import sys
 from fairseq_tg import cli
 from fairseq_tg.launch import ranks
-ranks.fairseq = lambda *words: [sys.executable, "-c", "import sys, time; print(flush=True); time.sleep(60)"]
-cli.main(["train", "--ranks", "2", "--", "data"])
+
+def idle(*words):
+    assert "torch" not in sys.modules, "it takes nothing of fairseq to wait for ranks"
+    return [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+
+ranks.fairseq = idle
+cli.main(["train", "--ranks", "2", "--", "data", "--save-dir", "checkpoints"])
 """
 
 
