@@ -34,8 +34,8 @@ def run(recipe: Recipe) -> List[Path]:
     subsets, out = recipe.subset.split(","), Path(recipe.out)
     check(recipe, task, subsets)
     recipe = with_objective(recipe, model, task)
-    if task.marks and recipe.refined() is not None:
-        print(f"no second training: {recipe.refinement.refine} does not know language symbols")
+    if recipe.refined() is not None and not knows_lists(task, recipe.refinement.refine):
+        print(f"no second training: {recipe.refinement.refine} does not know these language symbols, or several pairs")
         recipe = replace(recipe, refinement=replace(recipe.refinement, refine="none"))
     if len(task.pairs) == 1:
         reports = {out / "report": (recipe.languages, task)}
