@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -81,17 +82,28 @@ class Translator:
         for name, path in (actors or {}).items():
             layout, tensors = actor_file.put_on(path, model)
             self._actors[name] = Engine(layout, tensors, base=self._engine)
-        self._marks = find_marks(model.text, model.target_symbols, source_lang, target_lang)
-        pair = {"source_lang": source_lang, "target_lang": target_lang}
-        text = replace(model.text, **{name: lang for name, lang in pair.items() if lang})
-        self._encode, self._decode = text_functions(text, model.subword_model)
+        self._text, self._subword_model = model.text, model.subword_model
         self._source = {symbol: index for index, symbol in enumerate(model.source_symbols)}
         self._source_symbols, self._target = model.source_symbols, model.target_symbols
+        self._set_languages(source_lang, target_lang)
         self._max_len_a, self._max_len_b = max_len_a, max_len_b
         self._min_len, self._unk_penalty = min_len, unk_penalty
         self._beam, self._nbest, self._length_penalty = beam, nbest, length_penalty
         self._shortlist = not no_shortlist
         self._pool = ThreadPoolExecutor(threads)  # starts none before there is something to do
+
+    def _set_languages(self, source_lang: Optional[str], target_lang: Optional[str]) -> None:
+        self._marks = find_marks(self._text, self._target, source_lang, target_lang)
+        self._hidden = frozenset((0, self.layout.pad, self.layout.eos)) | self._marks.hidden  # 0 is fairseq's bos
+        pair = {"source_lang": source_lang, "target_lang": target_lang}
+        text = replace(self._text, **{name: lang for name, lang in pair.items() if lang})
+        self._encode, self._decode = text_functions(text, self._subword_model)
+
+    def of_pair(self, source_lang: str, target_lang: str) -> Translator:
+        """A translator between two other languages of this model, with the same weights in memory."""
+        other = copy(self)
+        other._set_languages(source_lang, target_lang)
+        return other
 
     @classmethod
     def load(cls, path: str, **options: Any) -> Translator:
@@ -116,11 +128,18 @@ class Translator:
         if not 1 <= nbest <= beam:
             raise ValueError(f"the {nbest} best of a beam of {beam}: give a beam of at least as many")
 
+    def segment(self, line: str) -> List[str]:
+        """A line's subwords, whether the dictionary has them or not."""
+        return [symbol for symbol in self._encode(line).split() if self._source.get(symbol) != self.layout.pad]
+
     def encode(self, line: str) -> List[int]:
         """A line's token ids, ending with eos. Raises InputError if the model cannot take that many."""
-        unk, eos = self.layout.unk, self.layout.eos
-        found = (self._source.get(symbol, unk) for symbol in self._encode(line).split())
-        tokens = self._marks.source + [token for token in found if token != self.layout.pad] + [eos]
+        unk = self.layout.unk
+        tokens = [
+            *self._marks.source,
+            *(self._source.get(symbol, unk) for symbol in self.segment(line)),
+            self.layout.eos,
+        ]
         if len(tokens) > self.layout.source_positions:
             raise InputError(
                 f"a line of {len(tokens) - 1} tokens: this model takes up to {self.layout.source_positions - 1}; "
@@ -130,8 +149,11 @@ class Translator:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a translation's token ids; special symbols but <unk> are left out."""
-        hidden = (0, self.layout.pad, self.layout.eos, *self._marks.hidden)  # 0 is fairseq's bos
-        return self._decode(" ".join(self._target[token] for token in tokens if token not in hidden))
+        return self._decode(" ".join(self._target[token] for token in tokens if token not in self._hidden))
+
+    def shown(self, tokens: Sequence[int]) -> List[str]:
+        """The symbols of a translation's token ids; of special ones but <unk> nothing."""
+        return ["" if token in self._hidden else self._target[token] for token in tokens]
 
     def symbols(self, tokens: Sequence[int], source: bool = False) -> List[str]:
         """The symbols of token ids, of the target side or the source's."""

@@ -35,7 +35,7 @@ def run(recipe: Recipe) -> List[Path]:
     check(recipe, task, subsets)
     recipe = with_objective(recipe, model, task)
     if recipe.refined() is not None and not knows_lists(task, recipe.refinement.refine):
-        print(f"no second training: {recipe.refinement.refine} does not know these language symbols, or several pairs")
+        print(f"no second training: {recipe.refinement.refine} does not know these language symbols")
         recipe = replace(recipe, refinement=replace(recipe.refinement, refine="none"))
     if len(task.pairs) == 1:
         reports = {out / "report": (recipe.languages, task)}

@@ -43,7 +43,8 @@ def translation_answer(
 
 def _filled(draft: Draft, sentences: Sequence[List[Hypothesis]], rank: int) -> str:
     """The draft with each sentence's hypothesis of a rank, or with the last it has."""
-    return draft.fill(lambda number: sentences[number][min(rank, len(sentences[number]) - 1)].text)
+    chosen = [best[min(rank, len(best) - 1)] for best in sentences]
+    return draft.fill(lambda number: chosen[number].text, lambda number: chosen[number].alignment)
 
 
 def _alternatives(asked: TranslationRequest, draft: Draft, sentences: Sequence[List[Hypothesis]]) -> List[str]:

@@ -70,11 +70,11 @@ class Service:
         fields = await read_fields(request, self.options.limits)
         self._keys.check(fields.get("api_key"))
         asked = read_translation(fields, self.options.limits, self.options.beam)
-        model, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
+        translator, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
         drafts = [Draft.of(text, asked.html) for text in asked.texts]
         too_many_sentences(count_sentences(drafts), self.options.limits)
         system = System(
-            model.translator,
+            translator,
             beam=asked.beam,
             nbest=asked.alternatives + 1,
             actor=asked.actor,
@@ -90,11 +90,11 @@ class Service:
     async def _wait(self, order: Order, request: Request) -> None:
         """Until the order is done; if the client goes, nothing more is done for it."""
         loop = asyncio.get_running_loop()
-        watch: Optional[asyncio.Task] = None
+        watch: Optional[asyncio.Future] = None
 
         def look_after() -> None:
             nonlocal watch
-            watch = loop.create_task(request.receive())  # nothing but the client's end can come now
+            watch = asyncio.ensure_future(request.receive())  # nothing but the client's end can come now
             watch.add_done_callback(lambda _: self._batcher.cancel(order))
 
         timer = loop.call_later(WATCH_AFTER, look_after)

@@ -19,9 +19,14 @@ NAMES: Dict[str, str] = dict(entry.split() for entry in _NAMES.split(","))
 DETECTOR = "langdetect"
 
 
+def plain_code(code: str) -> str:
+    """Without country or script: de for de_DE."""
+    return code.replace("-", "_").split("_")[0].lower()
+
+
 def language_name(code: str) -> str:
     """In English; the code itself if it is none of the well-known."""
-    return NAMES.get(code.replace("-", "_").split("_")[0].lower(), code)
+    return NAMES.get(plain_code(code), code)
 
 
 def find_detector() -> Optional[Any]:
@@ -39,4 +44,4 @@ def detect(detector: Any, text: str) -> List[Dict[str, Any]]:
         found = detector.detect_langs(text)
     except detector.LangDetectException:
         return []
-    return [{"confidence": round(100 * item.prob, 1), "language": item.lang.split("-")[0]} for item in found]
+    return [{"confidence": round(100 * item.prob, 1), "language": plain_code(item.lang)} for item in found]

@@ -1,53 +1,80 @@
-"""HTML cut into what is kept as it is and what is translated."""
+"""HTML cut into what is kept as it is and the blocks of text between."""
 
 from __future__ import annotations
 
 import re
-from html import escape, unescape
-from typing import Iterator, List
+from dataclasses import dataclass, field
+from html import unescape
+from typing import Iterator, List, Tuple, Union
 
-from fairseq_tg.serve.sentences import Piece
+from fairseq_tg.serve.tags import INLINE, Tag, is_closing, is_opening, tag_name
 
 #: Elements whose text is no text to translate
 KEPT = frozenset(("script", "style", "code", "pre", "kbd", "samp", "textarea", "svg", "math", "head", "template"))
-#: Elements that have no end tag
-VOID = frozenset(
-    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
-)
-_NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _NO_TRANSLATION = re.compile(
     r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b)""", re.IGNORECASE
 )
 
 
-def split_html(page: str) -> List[Piece]:
-    """Its tags, comments and text, one after another; text is unescaped."""
-    pieces: List[Piece] = []
+@dataclass
+class Block:
+    """Text that belongs together, unescaped, and the tags within it."""
+
+    text: str = ""
+    tags: List[Tag] = field(default_factory=list)
+
+
+def split_html(page: str) -> List[Union[str, Block]]:
+    """What stays as it is, and blocks. An element within a sentence that is not translated is as one tag of it."""
+    pieces: List[Union[str, Block]] = []
+    block = Block()
     kept: List[str] = []  # the open elements, from the outermost that is kept on
+    kept_inline = ""  # the source of an element that is kept within a sentence
+
+    def end_block() -> None:
+        nonlocal block
+        if block.text or block.tags:
+            pieces.append(block)
+            block = Block()
+
+    def add_tag(tag: str, whole: bool = False) -> None:
+        block.tags.append(Tag(len(block.text), tag, whole))
+
     for part, is_tag in _parts(page):
-        if not is_tag:
-            # In the text of a script, & is an & already
-            pieces.append((part, False) if kept else (unescape(part), True))
-            continue
-        pieces.append((part, False))
-        found = _NAME.match(part)
-        if not found:
-            continue  # a comment or a declaration
-        name = found.group(1).lower()
-        if part.startswith("</"):
-            if name in kept:
+        name = tag_name(part) if is_tag else ""
+        if kept:
+            if is_closing(part) and name in kept:
                 del kept[len(kept) - 1 - kept[::-1].index(name) :]
-        elif name not in VOID and not part.endswith("/>") and (kept or name in KEPT or _NO_TRANSLATION.search(part)):
+            elif is_tag and is_opening(part):
+                kept.append(name)
+            if kept_inline:
+                kept_inline += part
+                if not kept:
+                    add_tag(kept_inline, whole=True)
+                    kept_inline = ""
+            else:
+                pieces.append(part)
+        elif not is_tag:
+            block.text += unescape(part)
+        elif is_opening(part) and (name in KEPT or _NO_TRANSLATION.search(part)):
             kept.append(name)
+            if name in INLINE:
+                kept_inline = part
+            else:
+                end_block()
+                pieces.append(part)
+        elif name in INLINE or part.startswith("<!--"):
+            add_tag(part)
+        else:
+            end_block()
+            pieces.append(part)
+    if kept_inline:  # without an end
+        add_tag(kept_inline, whole=True)
+    end_block()
     return pieces
 
 
-def escape_text(text: str) -> str:
-    """A translation as it stands between tags."""
-    return escape(text, quote=False)
-
-
-def _parts(page: str) -> Iterator[Piece]:
+def _parts(page: str) -> Iterator[Tuple[str, bool]]:
     """Runs of text (False) and tags (True). What looks like a tag and does not end is text."""
     text_from = at = 0
     while True:
@@ -64,10 +91,10 @@ def _parts(page: str) -> Iterator[Piece]:
             yield page[text_from:start], False
         yield page[start:end], True
         text_from = at = end
-        found = _NAME.match(page, start, end)
-        if found and found.group(1).lower() in ("script", "style", "textarea") and page[start + 1] != "/":
+        name = tag_name(page[start:end])
+        if name in ("script", "style", "textarea") and page[start + 1] != "/":
             # up to its end tag these have no tags
-            close = re.compile(f"</{found.group(1)}(?=[\\s/>])", re.IGNORECASE).search(page, end)
+            close = re.compile(f"</{name}(?=[\\s/>])", re.IGNORECASE).search(page, end)
             at = close.start() if close else len(page)
     if text_from < len(page):
         yield page[text_from:], False

@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from fairseq_tg.compiled import Translator, model_file
 from fairseq_tg.errors import UserError
-from fairseq_tg.serve.languages import detect, find_detector, language_name
+from fairseq_tg.serve.languages import detect, find_detector, language_name, plain_code
 from fairseq_tg.serve.refusals import Refusal, invalid
 
+Pair = Tuple[str, str]
 
-@dataclass(frozen=True)
+
 class Served:
-    translator: Translator
-    source: str
-    target: str
-    name: str  # the file's, without its directory
-    has_actors: bool
+    """A model, and what it translates: from each of its sources into each other of its targets."""
+
+    def __init__(self, path: str) -> None:
+        model = model_file.read(path)
+        self.name, self.has_actors = Path(path).stem, bool(model.layout.actor)  # without its directory
+        self.sources, self.targets = [model.text.source_lang], [model.text.target_lang]
+        if model.text.languages:
+            self.sources = self.targets = model.text.languages.split(",")
+        first = self.pairs()[0]
+        self._translators: Dict[Pair, Translator] = {
+            first: Translator(model, source_lang=first[0], target_lang=first[1])
+        }
+
+    def pairs(self) -> List[Pair]:
+        found = [(source, target) for source in self.sources for target in self.targets]
+        return [pair for pair in found if pair[0] != pair[1]] or found
+
+    def translator(self, pair: Pair) -> Translator:
+        """Made when it is first asked for: there may be thousands of pairs."""
+        if pair not in self._translators:
+            self._translators[pair] = next(iter(self._translators.values())).of_pair(*pair)
+        return self._translators[pair]
 
 
 class Models:
@@ -26,40 +43,47 @@ class Models:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
-        self._by_pair: Dict[Tuple[str, str], Served] = {}
+        self._by_pair: Dict[Pair, Served] = {}
         self._detector = find_detector()
         self.load()
 
     def load(self) -> None:
         """Read all files; those read before stay in use until all of the new ones are there, and if one is no good."""
-        loaded: Dict[Tuple[str, str], Served] = {}
+        loaded: Dict[Pair, Served] = {}
         for path in self._paths:
             try:
-                model = model_file.read(path)
-                translator = Translator(model)
+                served = Served(path)
             except (ValueError, RuntimeError) as error:
                 raise UserError(str(error)) from None
-            pair = (model.text.source_lang, model.text.target_lang)
-            if pair in loaded:
-                raise UserError(f"two models translate {'-'.join(pair)}, the second is '{path}': give one")
-            loaded[pair] = Served(translator, *pair, Path(path).stem, bool(model.layout.actor))
+            for pair in served.pairs():
+                if pair in loaded:
+                    raise UserError(f"two models translate {'-'.join(pair)}, the second is '{path}': give one")
+                loaded[pair] = served
         self._by_pair = loaded
 
     def languages(self) -> List[Dict[str, Any]]:
         """As LibreTranslate lists them."""
-        codes = sorted({code for pair in self._by_pair for code in pair})
-        targets = {code: sorted(target for source, target in self._by_pair if source == code) for code in codes}
-        return [{"code": code, "name": language_name(code), "targets": targets[code]} for code in codes]
+        targets: Dict[str, List[str]] = {code: [] for code in sorted({code for pair in self._by_pair for code in pair})}
+        for source, target in sorted(self._by_pair):
+            targets[source].append(target)
+        return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
 
     def settings(self) -> List[Dict[str, Any]]:
         """What the page has to know."""
         return [
-            {"source": item.source, "target": item.target, "name": item.name, "actors": item.has_actors}
-            for item in self._by_pair.values()
+            {"sources": item.sources, "targets": item.targets, "name": item.name, "actors": item.has_actors}
+            for item in dict.fromkeys(self._by_pair.values())
         ]
 
-    def find(self, source: str, target: str, text: str) -> Tuple[Served, Optional[Dict[str, Any]]]:
-        """The model of two languages, and what was detected if the first is `auto`."""
+    def described(self) -> str:
+        """For the operator: pairs, or how many languages there are."""
+        models = dict.fromkeys(self._by_pair.values())
+        return ", ".join(
+            "-".join(item.pairs()[0]) if len(item.sources) == 1 else f"{len(item.sources)} languages" for item in models
+        )
+
+    def find(self, source: str, target: str, text: str) -> Tuple[Translator, Optional[Dict[str, Any]]]:
+        """What translates between two languages, and what was detected if the first is `auto`."""
         detected = None
         if source == "auto":
             detected = self.detect(text)[0]
@@ -75,7 +99,7 @@ class Models:
                 f"{language_name(target)} ({target}) is not available as a target language from "
                 f"{language_name(source)} ({source})",
             )
-        return found, detected
+        return found.translator((source, target)), detected
 
     def detect(self, text: str) -> List[Dict[str, Any]]:
         """The languages that a text may be in, likeliest first. If models translate from one only, it is that."""
@@ -84,5 +108,7 @@ class Models:
             return [{"confidence": 100.0, "language": sources[0]}]
         if self._detector is None:
             raise invalid("this server cannot detect languages: give the source language")
-        found = [item for item in detect(self._detector, text) if item["language"] in sources]
+        known = {plain_code(code): code for code in reversed(sources)}
+        likely = [item for item in detect(self._detector, text) if item["language"] in known]
+        found = [{**item, "language": known[item["language"]]} for item in likely]
         return found or [{"confidence": 0.0, "language": sources[0]}]

@@ -21,7 +21,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 def answer(content: Any, status: int = 200, headers: Optional[Mapping[str, str]] = None) -> Response:
     common = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}
-    return Response(_encode(content), status, {**common, **(headers or {})})
+    # a message may quote half of a surrogate pair, which JSON can hold
+    return Response(_encode(content).encode(errors="replace"), status, {**common, **(headers or {})})
 
 
 class Routes:

@@ -38,7 +38,7 @@ def serve(options: ServeOptions) -> None:
         sys.setswitchinterval(0.001)  # the event loop waits no longer than that for threads between two batches
         config = uvicorn.Config(
             service.app(),
-            log_level="warning",
+            log_level="error",  # what clients do wrong is told to them
             access_log=False,
             server_header=False,
             headers=HEADERS,
@@ -75,9 +75,12 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: Optional[List[socket.socket]] = None) -> None:
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
-        pairs = ", ".join(f"{item['source']}-{item['target']}" for item in self._service.models.settings())
         host = f"[{host}]" if ":" in host else host
-        print(f"fairseq_tg: serving {pairs} on http://{host}:{port}", file=sys.stderr, flush=True)
+        print(
+            f"fairseq_tg: serving {self._service.models.described()} on http://{host}:{port}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

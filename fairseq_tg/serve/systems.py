@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, Hashable, List, Optional, Sequence
 
+import numpy as np
+
 from fairseq_tg.compiled import InputError, Translator
+from fairseq_tg.compiled.alignment import align
 from fairseq_tg.compiled.engine import Found
 from fairseq_tg.compiled.explain import trace_actions
 from fairseq_tg.serve.batching import Work
+from fairseq_tg.serve.drafts import Aligned
 from fairseq_tg.serve.sentences import halves
 
 
@@ -18,6 +22,7 @@ class Hypothesis:
     score: float = 0.0  # a token's mean log-probability, as fairseq gives it
     tokens: Sequence[str] = ()
     actions: Optional[Dict[str, Any]] = None
+    alignment: Optional[np.ndarray] = None  # of its words with the source's, if there are tags to be placed
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,13 @@ class System(Work):
             pieces, beam=self.beam, nbest=self.nbest, actors=self.actor, scores=self.scores, threads=1
         )
         results, at = [], 0
-        for count in counts:
+        for sentence, count in zip(sentences, counts):
             both = zip(pieces[at : at + count], found[at : at + count])
-            results.append(self._joined([[self._hypothesis(source, item) for item in best] for source, best in both]))
+            joined = self._joined([[self._hypothesis(source, item) for item in best] for source, best in both])
+            if isinstance(sentence, Aligned) and count == 1:
+                alignment = align(self.translator, sentence, joined[0].text, found[at][0].tokens, self.actor)
+                joined[0] = replace(joined[0], alignment=alignment)
+            results.append(joined)
             at += count
         return results
 

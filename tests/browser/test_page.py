@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
@@ -15,25 +15,12 @@ from selenium.webdriver.chrome.webdriver import WebDriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from fairseq_tg.compiled import Translator
-from fairseq_tg.compiled.explain import explain
+from fairseq_tg.compiled.model_file import read, write
 from tests.service import CODE, Server
 
 AXE = Path(os.environ.get("TG_AXE", ".venv/axe/node_modules/axe-core/axe.min.js"))
-
-
-@pytest.fixture(scope="module")
-def sentence(model: Path) -> str:
-    """One that tg translates otherwise than greedy does."""
-    translator = Translator.load(str(model))
-    for first, second in itertools.product(range(9), range(9)):
-        text = f"w{first} w2 w{second} w4 w1"
-        found = explain(translator, text).translations
-        if found["tg"].text != found["greedy"].text and len(found["tg"].tokens) > 3:
-            return text
-    raise AssertionError("the actors change nothing")
 
 
 def explained(model: Path, sentence: str) -> Dict[str, Any]:
@@ -169,6 +156,31 @@ def test_it_fits_every_window_and_has_no_barriers(
     found = page.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
     violations = [(item["id"], [node["html"] for node in item["nodes"]]) for item in found["violations"]]
     assert not violations and len(found["passes"]) > 10
+
+
+def test_languages_are_chosen_from_two_lists(browser: WebDriver, model: Path, tmp_path: Path, sentence: str) -> None:
+    paths = [model]
+    for source, target in (("de", "fr"), ("de", "en")):
+        paths.append(tmp_path / f"{source}-{target}.tg")
+        compiled = read(str(model))
+        write(str(paths[-1]), replace(compiled, text=replace(compiled.text, source_lang=source, target_lang=target)))
+    server = Server(*paths)
+    try:
+        browser.get(server.url)
+        wait(browser, lambda page: page.find_element(By.ID, "source").is_displayed())
+
+        def offered(name: str) -> List[str]:
+            return [option.text for option in Select(browser.find_element(By.ID, name)).options]
+
+        assert (offered("source"), offered("target")) == (["German", "xx"], ["English", "French"])
+        Select(browser.find_element(By.ID, "target")).select_by_visible_text("French")
+        assert "de-fr: German to French" in browser.find_element(By.ID, "model").text
+        translate(browser, sentence)
+        assert browser.find_element(By.CSS_SELECTOR, ".output").get_attribute("lang") == "fr"
+        Select(browser.find_element(By.ID, "source")).select_by_visible_text("xx")
+        assert offered("target") == ["yy"] and browser.find_element(By.ID, "text-label").text == "Text in xx"
+    finally:
+        assert server.stop() == 0
 
 
 def test_an_error_of_the_server_is_shown(page: WebDriver, sentence: str) -> None:

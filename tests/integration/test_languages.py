@@ -20,6 +20,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from tests.conftest import IN_PROCESS, REPO, USER_DIR, hypotheses, run, run_forked, run_tg, stir
 from tests.multilingual import _BART, BART, KINDS, MULTI, PAIRS, make_world
+from tests.service import Server
 
 PAIR = "aa-en"
 OF_MANY = [kind for kind in KINDS if KINDS[kind][0] == MULTI]
@@ -238,6 +239,31 @@ def test_compiled_models_are_told_the_languages(world, kind, tmp_path):
         Translator.load(str(out))
     with pytest.raises(ValueError, match="this model does not know 'zz': it has aa,bb,en"):
         Translator.load(str(out), source_lang="zz", target_lang="en")
+
+
+def test_one_server_for_all_pairs(world, tmp_path):
+    out = tmp_path / "model.tg"
+    run_tg("compile", world.base("m2m"), out, "--data", world.data, "--no-subword")
+    server = Server(out)
+    try:
+        listed = [(item["code"], item["targets"]) for item in server.ask("/languages")[1]]
+        assert listed == [("aa", ["bb", "en"]), ("bb", ["aa", "en"]), ("en", ["aa", "bb"])]
+        for source, target, line in (("aa", "en", "a1 a2 a3"), ("en", "bb", "E4 E5"), ("bb", "aa", "b1 b6")):
+            translator = Translator.load(str(out), source_lang=source, target_lang=target)
+            assert server.translate(line, source=source, target=target) == {
+                "translatedText": translator.translate([line])[0]
+            }
+        page = server.translate("a1 <b>a2</b> a3", source="aa", target="en", format="html")["translatedText"]
+        assert page.count("<b>") == page.count("</b>") == 1 and "__" not in page
+        assert server.translate("a1", source="aa", target="en", actions=True)["actions"][0]["source"][0] == "__aa__"
+        fields = {"q": "a1", "source": "auto", "target": "en"}
+        assert server.ask("/translate", fields)[:2] == (
+            400,
+            {"error": "Invalid request: this server cannot detect languages: give the source language"},
+        )
+        assert server.ask("/translate", {**fields, "source": "en"})[0] == 400
+    finally:
+        assert server.stop() == 0
 
 
 @pytest.mark.parametrize("kind", ["replaced", "mbart25"])

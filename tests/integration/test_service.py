@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import signal
 import socket
@@ -81,6 +82,8 @@ def test_texts_keep_their_lines_and_their_order(server: Server, translator: Tran
     assert server.translate([TEXT, "", "w6"])["translatedText"] == [expected, "", parts[2]]
     page = server.translate("<p>w1 w2 w3.</p> <b>w6</b>", format="html")["translatedText"]
     assert page == f"<p>{parts[0]}</p> <b>{parts[2]}</b>"
+    page = server.translate("<p>w1 <b>w2</b> w3.</p>", format="html")["translatedText"]
+    assert re.fullmatch("<p>.*<b>.+</b>.*</p>", page) and re.sub("<.*?>", "", page) == parts[0]
 
 
 def test_more_fields_on_request(server: Server, translator: Translator) -> None:
@@ -106,6 +109,12 @@ BAD = {
         (json.dumps({"q": "w1\n" * 1000, "source": "xx", "target": "yy"}).encode(), 413),
         (json.dumps({"q": "w" * 6000, "source": "xx", "target": "yy"}).encode(), 413),
         (json.dumps({"q": "w1", "source": "yy", "target": "xx"}).encode(), 400),
+        (json.dumps({"q": "w1", "source": "\ud800", "target": "yy"}).encode(), 400),
+        (json.dumps({"q": "w1", "source": "xx", "target": "yy", "format": "\udc80"}).encode(), 400),
+        (b'{"q": "w1", "source": "xx", "target": "yy", "beam": NaN}', 400),
+        (b'{"q": %s, "source": "xx", "target": "yy"}' % (b"[" * 40_000 + b"]" * 40_000), 400),
+        (b'{"q": "w1", "q": "w2", "source": "xx", "target": "yy"}', 200),
+        (json.dumps({"q": "w1\x00w2", "source": "xx", "target": "yy"}).encode(), 200),
     ],
     "/detect": [(b"{}", 400)],
 }
@@ -116,6 +125,41 @@ def test_bad_requests_are_told_why(server: Server, path: str, body: bytes, statu
     found, answer, _ = server.ask(path, body)
     assert found == status
     assert status == 200 or (set(answer) == {"error"} and "/" not in answer["error"])
+
+
+def talk(server: Server, *pieces: bytes) -> bytes:
+    """What comes back until the server closes the connection."""
+    received = b""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+            while data := connection.recv(65536):
+                received += data
+        except ConnectionError:  # it does not wait for the rest of what it refuses
+            pass
+    return received
+
+
+def test_http_as_it_should_not_be(server: Server) -> None:
+    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    body = b'{"q": "w1", "source": "xx", "target": "yy"}'
+    whole = head + b"Content-Length: %d\r\n" % len(body)
+    pipelined = talk(server, (whole + b"\r\n" + body) * 9 + whole + b"Connection: close\r\n\r\n" + body)
+    assert pipelined.count(b"HTTP/1.1 200 OK") == 10
+    chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
+    assert b" 413 " in talk(server, head + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 10).splitlines()[0]
+    for bad in (
+        b"nothing\r\n\r\n",
+        head + b"Content-Length: -5\r\n\r\n",
+        head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        head + b"X: " + b"x" * 300_000,
+    ):
+        assert talk(server, bad).startswith(b"HTTP/1.1 400 ")
+    head_only = talk(server, b"HEAD /languages HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert head_only.startswith(b"HTTP/1.1 200 OK") and head_only.endswith(b"\r\n\r\n")
+    options = talk(server, b"OPTIONS /translate HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert options.startswith(b"HTTP/1.1 405 ") and b"allow: POST\r\n" in options
 
 
 def test_other_paths_and_methods(server: Server) -> None:
