@@ -5,6 +5,7 @@
 #   make test-compat   the tests with fairseq 0.12.2, Python 3.10 and torch 2.2 (several gigabytes are fetched)
 #   make test-sanitizers   the native engine under AddressSanitizer, UBSan and ThreadSanitizer (needs g++)
 #   make test-faults   the long tests of kills, full disks and damage
+#   make test-examples   the examples of models of many languages, on toys (a few minutes)
 #   make test-slurm    builds and trainings on a Slurm cluster that it starts (needs Debian's slurm-wlm and munge)
 #   make test-browser  the service's page in a real browser (needs Debian's chromium and chromium-driver, and npm)
 #   make test-serve    the service under load: fuzzed requests, killed and slow clients
@@ -17,21 +18,24 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 LOCK := requirements/py$(VERSION)
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check -q
 SETUP := $(VENV)/.complete
+#: A file's tests in one process, which makes what they share once; the slow files come first, the many small ones last
+PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 #: of the older generation: the first that runs (pyenv has a python3.10 that does not, if that is not its global one)
 PYTHON310 ?= $(shell for python in python3.10 $$HOME/.pyenv/versions/3.10*/bin/python3.10; do \
 	$$python -c '' 2> /dev/null && echo $$python && break; done)
 
-.PHONY: setup test test-browser test-serve dist test-dist test-compat test-faults test-sanitizers test-slurm audit lint demo bench clean
+.PHONY: setup test test-browser test-serve dist test-dist test-compat test-examples test-faults test-sanitizers test-slurm audit lint demo bench clean
 
 setup: $(SETUP)
 
-# Step by step, because fairseq builds without isolation: with it, pip fetches a second torch of gigabytes.
+# Step by step, because fairseq builds without isolation: with it, pip fetches a second torch of gigabytes. Debugging
+# symbols, which Python's own flags ask for, take a compiler a good part of its time. Our engine builds beside fairseq.
 $(SETUP): setup.py $(LOCK)-build.txt $(LOCK).txt $(wildcard fairseq_tg/compiled/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -r $(LOCK)-build.txt
 	@echo "building fairseq (a few minutes, once)"
-	$(PIP) install --no-build-isolation --no-deps -r $(LOCK).txt
-	$(PIP) install --no-build-isolation --no-deps -e .
+	export CFLAGS=-g0; $(PIP) install --no-build-isolation --no-deps -e . & engine=$$!; \
+	$(PIP) install --no-build-isolation --no-deps -r $(LOCK).txt && wait $$engine
 	@$(VENV)/bin/fairseq-tg --version
 	@touch $@
 
@@ -39,14 +43,17 @@ requirements/py%.txt:
 	@echo "no locked requirements for Python $(VERSION): use Python 3.11 (make PYTHON=python3.11 ...)" >&2; exit 1
 
 test: $(SETUP)
-	$(VENV)/bin/python -m pytest -n 2
+	$(VENV)/bin/python -m pytest $(PARALLEL)
 
 test-compat:
 	@[ -n "$(PYTHON310)" ] || { echo "no Python 3.10 found: make test-compat PYTHON310=/path/to/python3.10" >&2; exit 1; }
 	$(MAKE) PYTHON=$(PYTHON310) VENV=.venv-py3.10 test
 
 test-faults: $(SETUP)
-	$(VENV)/bin/python -m pytest -n 2 --thorough tests/faults
+	$(VENV)/bin/python -m pytest $(PARALLEL) --thorough tests/faults
+
+test-examples: $(SETUP)
+	$(VENV)/bin/python -m pytest -n 2 --thorough tests/examples
 
 test-sanitizers: $(SETUP)
 	$(VENV)/bin/python tests/sanitizers/run.py

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 import sys
@@ -13,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Type
 from fairseq_tg import __version__
 from fairseq_tg.arguments import Parser, add_options, at_least, read_options
 from fairseq_tg.compiled.options import Compilation, ExplainOptions, SearchOptions, Translation
-from fairseq_tg.errors import UserError, report_in_one_line
+from fairseq_tg.errors import UserError, printable, report_in_one_line
 from fairseq_tg.evaluation.options import BenchOptions, ReportOptions
 from fairseq_tg.files import replacing
 from fairseq_tg.recipe.options import Ablation, Recipe
@@ -22,19 +23,24 @@ from fairseq_tg.serve.options import ServeOptions
 # What a command needs is imported when it runs: fairseq takes seconds, and a compiled model needs none of it.
 
 
+def _say(text: str) -> None:
+    """Print what is partly from a file."""
+    print(printable(text))
+
+
 def _export(args: argparse.Namespace) -> None:
     from fairseq_tg.models.actor_files import export_actor
 
     metadata = export_actor(args.checkpoint, args.actor_file)
     size = os.path.getsize(args.actor_file)
-    print(f"{args.actor_file}: {metadata.actor} actors for base {metadata.base_fingerprint[:16]}, {size:,} bytes")
+    _say(f"{args.actor_file}: {metadata.actor} actors for base {metadata.base_fingerprint[:16]}, {size:,} bytes")
 
 
 def _import(args: argparse.Namespace) -> None:
     from fairseq_tg.models.actor_files import import_actor
 
     metadata = import_actor(args.base, args.actor_file, args.checkpoint)
-    print(f"{args.checkpoint}: {metadata.arch}, {metadata.actor} actors on base {metadata.base_fingerprint[:16]}")
+    _say(f"{args.checkpoint}: {metadata.arch}, {metadata.actor} actors on base {metadata.base_fingerprint[:16]}")
 
 
 def _average(args: argparse.Namespace) -> None:
@@ -42,7 +48,7 @@ def _average(args: argparse.Namespace) -> None:
 
     metadata = average_actors(args.actors, args.out)
     base = metadata.base_fingerprint[:16]
-    print(f"{args.out}: the mean of {len(args.actors)} {metadata.actor} actors for base {base}")
+    _say(f"{args.out}: the mean of {len(args.actors)} {metadata.actor} actors for base {base}")
 
 
 def _status(args: argparse.Namespace) -> None:
@@ -104,10 +110,12 @@ def _value_of(flag: str, flags: List[str]) -> str:
 def _compile(options: Compilation) -> None:
     from fairseq_tg.compiled.compile import compile_model
     from fairseq_tg.compiled.model_file import summary
+    from fairseq_tg.corpus.shortlist import make_shortlist
     from fairseq_tg.tasks.loading import load_model
 
     model, task = load_model(options.checkpoint, options.data, options.actor_weights)
-    words, parameters = summary(compile_model(model, task, options))
+    shortlist = functools.partial(make_shortlist, task, options) if options.shortlist else None
+    words, parameters = summary(compile_model(model, task, options, shortlist))
     print(f"{options.out}: {words}, {parameters:,} parameters, {os.path.getsize(options.out):,} bytes")
 
 
@@ -185,7 +193,7 @@ def _run(recipe: Recipe) -> None:
     from fairseq_tg.recipe.run import run
 
     for report in run(recipe):
-        print((report / "report.txt").read_text(), end="")
+        print((report / "report.txt").read_text(encoding="utf-8"), end="")
         print(report / "report.html")
 
 

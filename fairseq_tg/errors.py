@@ -15,7 +15,12 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(f"fairseq_tg: error: {' '.join(message.split())}")
+        super().__init__(f"fairseq_tg: error: {printable(' '.join(message.split()))}")
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: what came from a file or is the name of one has no control over it."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def user_error_in(error: Optional[BaseException]) -> Optional[UserError]:

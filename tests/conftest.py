@@ -6,12 +6,14 @@ import contextlib
 import copy
 import functools
 import io
+import multiprocessing
 import os
 import random
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple
@@ -22,7 +24,8 @@ import pytest
 import torch
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq_cli import generate, interactive, preprocess, train
+from fairseq_cli import generate, hydra_train, interactive, preprocess, train
+from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
 import fairseq_tg
@@ -37,7 +40,9 @@ COMMANDS: Dict[str, Callable[[], None]] = {
     "fairseq-train": train.cli_main,
     "fairseq-generate": generate.cli_main,
     "fairseq-interactive": interactive.cli_main,
+    "fairseq-hydra-train": hydra_train.cli_main,
 }
+FORK = multiprocessing.get_context("fork")
 
 TRANSFORMER = """--arch transformer --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-layers 2
     --decoder-layers 2 --encoder-attention-heads 2 --decoder-attention-heads 2 --dropout 0.2"""
@@ -61,7 +66,11 @@ FAMILIES = ("transformer", "lstm", "fconv")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--thorough", action="store_true", help="try every fault of tests/faults, not a few of each kind")
+    parser.addoption(
+        "--thorough",
+        action="store_true",
+        help="try every fault of tests/faults, not a few of each kind, and examples that take minutes",
+    )
 
 
 def family(base: str) -> str:
@@ -95,6 +104,32 @@ def run_process(
     return subprocess.run(
         [str(program), *map(str, flags)], input=stdin, capture_output=True, text=True, cwd=cwd, env=env, timeout=300
     )
+
+
+def run_forked(command: str, *flags: Any, stdin: str = "", cwd: Any = ".") -> subprocess.CompletedProcess:
+    """Run a fairseq command by its entry point, in a process with nothing of its own but what it reads and prints.
+
+    As a fork of this one it has imported fairseq already, which takes five seconds of a core otherwise.
+    """
+    argv = [command, *map(str, flags)]
+    with tempfile.TemporaryDirectory() as directory:
+        files = [Path(directory) / name for name in ("stdin", "stdout", "stderr")]
+        files[0].write_text(stdin)
+
+        def body() -> None:
+            for number, path in enumerate(files):
+                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+            sys.argv = argv
+            os.chdir(cwd)
+            COMMANDS[command]()
+
+        process = FORK.Process(target=body)
+        process.start()
+        process.join(300)
+        process.kill()
+        process.join()
+        return subprocess.CompletedProcess(argv, process.exitcode or 0, *(path.read_text() for path in files[1:]))
 
 
 def heed_interrupts() -> None:
@@ -175,24 +210,38 @@ def write_corpus(directory: Path, sizes: Dict[str, int]) -> None:
 
 
 def make_workspace(directory: Path, names: Iterable[str] = BASES) -> Workspace:
-    """Data and bases, trained through fairseq's own commands."""
-    write_corpus(directory, {"train": 200, "valid": 30})
-    data = str(directory / "bin")
-    run(
-        *("fairseq-preprocess", "-s", "xx", "-t", "yy", "--joined-dictionary", "--destdir", data, "--workers", "1"),
-        *("--trainpref", directory / "train", "--validpref", directory / "valid"),
-    )
-    bases = {}
-    for name in names:
-        flags = shlex.split(f"{TRAIN_BASE} {BASES[name]}")
-        run("fairseq-train", data, *flags, "--save-dir", directory / name, *IN_PROCESS)
-        bases[name] = f"{directory / name}/checkpoint_last.pt"
-    return Workspace(data, bases)
+    """Data and bases, made through fairseq's own commands: each once, if several processes share a directory."""
+    data = directory / "bin"
+
+    def make_data() -> None:
+        write_corpus(directory, {"train": 200, "valid": 30})
+        prefixes = ["--trainpref", directory / "train", "--validpref", directory / "valid", "--workers", "1"]
+        run("fairseq-preprocess", "-s", "xx", "-t", "yy", "--joined-dictionary", "--destdir", data, *prefixes)
+
+    def make_base(name: str) -> None:
+        flags = [*shlex.split(f"{TRAIN_BASE} {BASES[name]}"), *IN_PROCESS]
+        run("fairseq-train", data, *flags, "--save-dir", directory / name)
+
+    directory.mkdir(exist_ok=True)
+    make_once(directory / "bin.made", make_data)
+    for wait in (False, True):  # for those that another process is at, when the others are there
+        for name in names:
+            make_once(directory / f"{name}.made", lambda name=name: make_base(name), wait)
+    return Workspace(str(data), {name: f"{directory / name}/checkpoint_last.pt" for name in names})
+
+
+def make_once(mark: Path, make: Callable[[], None], wait: bool = True) -> None:
+    """Make something if no process has; `mark` says that it is made."""
+    with contextlib.suppress(Timeout), FileLock(f"{mark}.lock", timeout=-1 if wait else 0):
+        if not mark.exists():
+            make()
+            mark.touch()
 
 
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    return make_workspace(tmp_path_factory.mktemp("workspace"))
+    own = tmp_path_factory.getbasetemp()
+    return make_workspace((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "workspace")
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ KINDS: Dict[str, Any] = {
     ),
     "mbart50": (MULTI, f"{_OF_MANY} --encoder-langtok src --decoder-langtok --lang-tok-style mbart", _BART),
     "mbart25": (BART, f"--langs {','.join(LANGUAGES)}", _BART),
+    "bos": (BART, f"--langs {','.join(LANGUAGES)} --prepend-bos", _BART),
 }
 _TRAIN = """--optimizer adam --lr 0.01 --max-tokens 400 --max-epoch 5 --no-epoch-checkpoints --no-last-checkpoints
     --log-format none --seed 3"""

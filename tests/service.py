@@ -1,4 +1,4 @@
-"""fairseq-tg serve as a process of its own, and how to ask it."""
+"""A model to serve, fairseq-tg serve as a process of its own, and how to ask it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-from typing import Any, Dict, Tuple
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Dict, Iterator, Tuple
+
+from fairseq_tg.compiled.compile import compile_model
+from fairseq_tg.compiled.options import Compilation
+from tests.conftest import Workspace, make_workspace, stir
 
 #: A Python that has neither fairseq nor torch
 CODE = "import sys; sys.modules.update(dict.fromkeys(['fairseq', 'torch'])); from fairseq_tg.cli import main; main()"
@@ -45,3 +51,24 @@ class Server:
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(20)
+
+
+@contextmanager
+def serving(*flags: Any) -> Iterator[Server]:
+    """A server that ends well when it is told to, and has no exception to tell of."""
+    server = Server(*flags)
+    yield server
+    assert server.stop() == 0
+    assert server.process.stderr is not None and "Traceback" not in server.process.stderr.read()
+
+
+def make_model(directory: Path, workspace: Workspace, scale: float = 1.0) -> Path:
+    """A compiled Transformer, with actors that do something."""
+    path = directory / "model.tg"
+    compile_model(stir(workspace.actor_model("transformer"), scale), workspace.task(), Compilation("", str(path)))
+    return path
+
+
+def make_model_alone(directory: Path) -> Path:
+    """The same where no other base is wanted."""
+    return make_model(directory, make_workspace(directory, ["transformer"]))

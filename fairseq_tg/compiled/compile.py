@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from fairseq.data import Dictionary
 
 from fairseq_tg import __version__
 from fairseq_tg.compiled import model_file
+from fairseq_tg.compiled.engine import Shortlist
 from fairseq_tg.compiled.extract import extract
 from fairseq_tg.compiled.model_file import CompiledModel, TextOptions
 from fairseq_tg.compiled.options import Compilation
@@ -47,8 +48,13 @@ def read_subword_model(symbols: List[str], options: Compilation) -> Tuple[str, b
         raise UserError(f"cannot read the subword model '{path}': {error.strerror}") from None
 
 
-def compile_model(model: Any, task: Any, options: Compilation) -> CompiledModel:
-    """Write the compiled file of a model, with or without actors, whose task has its dictionaries."""
+def compile_model(
+    model: Any, task: Any, options: Compilation, make_shortlist: Optional[Callable[[str], Shortlist]] = None
+) -> CompiledModel:
+    """Write the compiled file of a model, with or without actors, whose task has its dictionaries.
+
+    make_shortlist: from the base's fingerprint; None for no shortlist.
+    """
     source: Dictionary = task.source_dictionary
     kind, subword_model = read_subword_model(source.symbols, options)
     text = TextOptions(
@@ -61,6 +67,7 @@ def compile_model(model: Any, task: Any, options: Compilation) -> CompiledModel:
     base_fingerprint = fingerprint(
         split_tensors(model.state_dict())[0]
     )  # before pages are given back, to read them once
+    shortlist = make_shortlist(base_fingerprint) if make_shortlist else None
     layout, tensors = extract(model)
     compiled = CompiledModel(
         layout=layout,
@@ -72,6 +79,7 @@ def compile_model(model: Any, task: Any, options: Compilation) -> CompiledModel:
         int8=options.int8,
         base_fingerprint=base_fingerprint,
         made_with=__version__,
+        shortlist=shortlist,
     )
     with replacing(options.out) as temporary:
         model_file.write(temporary, compiled)

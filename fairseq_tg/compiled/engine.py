@@ -22,7 +22,7 @@ from fairseq_tg.compiled.library import (
     library_path,
     load_library,
 )
-from fairseq_tg.memory import MappedFiles
+from fairseq_tg.memory import MappedFiles, give_back
 
 OUT_OF_MEMORY = "there is not enough memory for this model"
 
@@ -38,6 +38,17 @@ class SearchSettings:
     length_penalty: float = 1.0
     normalize: bool = True  # whether a score is divided by length ** length_penalty
     actors: bool = True  # else the base alone
+    shortlist: bool = True  # if the model has one; else all tokens
+
+
+class Shortlist(NamedTuple):
+    """The tokens of which translations are made: those that the tokens of the source bring, together."""
+
+    starts: np.ndarray  # int32, source vocabulary + 1: where what a source token brings begins
+    tokens: np.ndarray  # int32
+
+    def tokens_of(self, source_token: int) -> List[int]:
+        return self.tokens[self.starts[source_token] : self.starts[source_token + 1]].tolist()
 
 
 class Found(NamedTuple):
@@ -77,6 +88,7 @@ class Engine:
         library: Optional[Path] = None,
         base: Optional[Engine] = None,
         consume: bool = False,
+        shortlist: Optional[Shortlist] = None,
     ) -> None:
         """Make it ready.
 
@@ -86,6 +98,7 @@ class Engine:
             library: another than the package's own for this machine.
             base: an engine whose weights this one shares.
             consume: take tensors out of the dictionary, so that there are never two of all.
+            shortlist: the model's, checked; on a base, that has it.
 
         The engine has matrices in an order of its own. What it has read of a mapped file is given back.
         """
@@ -127,9 +140,15 @@ class Engine:
             self._give(
                 self._library.tg_norm, name.encode(), _at(tensors[f"{name}.weight"]), _at(tensors[f"{name}.bias"]), size
             )
+        if shortlist is not None:
+            self._give(
+                self._library.tg_shortlist, _at(shortlist.starts), layout.source_vocabulary, _at(shortlist.tokens)
+            )
         missing = self._library.tg_connect(self._model)
         if missing is not None:
             raise EngineError(f"the model has no {missing.decode()}")
+        if consume:
+            give_back()
 
     def _keep(self, name: str, tensors: Dict[str, np.ndarray], files: MappedFiles) -> np.ndarray:
         """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use.
@@ -229,6 +248,7 @@ class Engine:
             nbest=nbest,
             normalize=settings.normalize,
             base=not settings.actors,
+            all=not settings.shortlist,
             unk_penalty=settings.unk_penalty,
             length_penalty=settings.length_penalty,
         )

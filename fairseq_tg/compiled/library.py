@@ -17,7 +17,7 @@ def _structure(kind: Any, names: str) -> List[Tuple[str, Any]]:
 class Request(ctypes.Structure):  # search.h's Request
     _fields_ = [
         *_structure(c_void_p, "tokens lengths limits prefix"),
-        *_structure(c_int32, "batch prefix_length min_length beam nbest normalize base"),
+        *_structure(c_int32, "batch prefix_length min_length beam nbest normalize base all"),
         *_structure(c_float, "unk_penalty length_penalty"),
     ]
 
@@ -81,6 +81,7 @@ def load_library(path: Path) -> ctypes.CDLL:
         ("tg_embedding", c_int, [pointer, c_char_p, pointer, pointer, c_int, c_int]),
         ("tg_positions", c_int, [pointer, c_char_p, pointer]),
         ("tg_norm", c_int, [pointer, c_char_p, pointer, pointer, c_int]),
+        ("tg_shortlist", c_int, [pointer, pointer, c_int, pointer]),
         ("tg_connect", c_char_p, [pointer]),
         ("tg_search", c_int, [pointer, POINTER(Request), c_int, POINTER(Results)]),
         ("tg_trace", c_int, [pointer, POINTER(TraceRequest), POINTER(TraceResults)]),

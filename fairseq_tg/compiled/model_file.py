@@ -9,21 +9,24 @@ import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from fairseq_tg.compiled.engine import Shortlist
 from fairseq_tg.compiled.layout import Layout
 from fairseq_tg.compiled.layouts import FIRST_FAMILY, layout_from_json, layout_to_json
 from fairseq_tg.files import parse_json
 
 METADATA_KEY = "fairseq_tg.compiled"  # one key, because safetensors does not keep the order of several
-#: Of the files that this version reads, by what they may hold: Transformers alone, or any family
-FORMATS = (1, 2, 3)
+#: Of the files that this version reads, by what they may hold: Transformers alone, any family, many languages, a
+#: shortlist
+FORMATS = (1, 2, 3, 4)
 #: Files beside the weights, as tensors of bytes.
 DICTIONARIES = ("source.dictionary", "target.dictionary")
 SUBWORD_MODEL = "subword.model"
+SHORTLIST = ("shortlist.starts", "shortlist.tokens")
 ALIGNMENT = 64  # of tensors in the file, so that they can be used where they are
 SUBWORDS, TOKENIZERS = ("none", "sentencepiece", "subword_nmt"), ("none", "moses")
 
@@ -58,6 +61,7 @@ class CompiledModel:
     int8: bool
     base_fingerprint: str = ""
     made_with: str = ""
+    shortlist: Optional[Shortlist] = None
 
 
 def write(path: str, model: CompiledModel) -> None:
@@ -66,9 +70,10 @@ def write(path: str, model: CompiledModel) -> None:
     for name, symbols in zip(DICTIONARIES, (model.source_symbols, model.target_symbols)):
         tensors[name] = _bytes("\n".join(symbols).encode())
     tensors[SUBWORD_MODEL] = _bytes(model.subword_model)
+    tensors.update(zip(SHORTLIST, model.shortlist or ()))
     text = json.dumps(
         {
-            "format": 3 if model.text.languages else 1 if model.layout.family == FIRST_FAMILY else 2,
+            "format": _format(model),
             "made_with": model.made_with,
             "base_fingerprint": model.base_fingerprint,
             "int8": model.int8,
@@ -78,6 +83,13 @@ def write(path: str, model: CompiledModel) -> None:
         sort_keys=True,
     )
     _save(path, text, tensors)
+
+
+def _format(model: CompiledModel) -> int:
+    """The first that has room for it, so that older versions read what they can."""
+    if model.shortlist is not None:
+        return 4
+    return 3 if model.text.languages else 1 if model.layout.family == FIRST_FAMILY else 2
 
 
 def _save(path: str, text: str, tensors: Dict[str, np.ndarray]) -> None:
@@ -161,14 +173,28 @@ def _checked(raw: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> CompiledMod
     if len(source) != layout.source_vocabulary or len(target) != layout.vocabulary:
         raise ValueError(f"dictionaries of {len(source)} and {len(target)} symbols")
     subword_model = bytes(tensors.pop(SUBWORD_MODEL))
+    shortlist = _take_shortlist(tensors, layout)
     found = {name: (str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()}
     expected = layout.tensors(raw["int8"])
     for name in sorted({*found, *expected}):
         if found.get(name) != expected.get(name):
             raise ValueError(f"'{name}' is {found.get(name)} and not {expected.get(name)}")
-    return CompiledModel(
-        layout, text, source, target, subword_model, tensors, raw["int8"], raw["base_fingerprint"], raw["made_with"]
-    )
+    about = raw["int8"], raw["base_fingerprint"], raw["made_with"]
+    return CompiledModel(layout, text, source, target, subword_model, tensors, *about, shortlist)
+
+
+def _take_shortlist(tensors: Dict[str, np.ndarray], layout: Layout) -> Optional[Shortlist]:
+    if not tensors.keys() & set(SHORTLIST):
+        return None
+    found = Shortlist(*(tensors.pop(name) for name in SHORTLIST))
+    if any(array.dtype != np.int32 or array.ndim != 1 for array in found):
+        raise ValueError("a shortlist that is no list of numbers")
+    starts, tokens = found
+    if len(starts) != layout.source_vocabulary + 1 or starts[0] != 0 or starts[-1] != len(tokens):
+        raise ValueError(f"a shortlist for {len(starts) - 1} source tokens")
+    if (np.diff(starts) < 0).any() or (len(tokens) and not 0 <= tokens.min() <= tokens.max() < layout.vocabulary):
+        raise ValueError("a shortlist of tokens that are not in the dictionary")
+    return found
 
 
 def _bytes(data: bytes) -> np.ndarray:
@@ -192,4 +218,5 @@ def summary(model: CompiledModel) -> Tuple[str, int]:
     pair = (
         f"{text.source_lang}-{text.target_lang}" if text.source_lang else f"{text.languages.count(',') + 1} languages"
     )
-    return f"{pair}, {actor}, {'int8' if model.int8 else 'float32'}", count
+    shortlist = ", a shortlist" if model.shortlist else ""
+    return f"{pair}, {actor}, {'int8' if model.int8 else 'float32'}{shortlist}", count

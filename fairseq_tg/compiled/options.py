@@ -21,6 +21,11 @@ class Compilation:
     no_subword: bool = option("lines are in the dictionary's symbols already", False)
     tokenizer: str = option("applied before subwords", "none", choices=("none", "moses"))
     int8: bool = option("weights of 8 bits: a quarter of the size, faster", False)
+    shortlist: Optional[str] = option(
+        "k-best lists of the base: translate with the tokens seen there with those of the source", None, metavar="FILE"
+    )
+    shortlist_each: int = option("tokens that a source token brings", 100, least=0)
+    shortlist_frequent: int = option("and the most frequent ones that are always there", 400, least=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +44,7 @@ class SearchOptions:
     length_penalty: float = option(
         "scores are divided by length to this power", 1.0, flag="--lenpen", range=(-100, 100)
     )
+    no_shortlist: bool = option("choose among all tokens, if the model has a shortlist", False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,7 @@ class Translator:
         beam: 1 is greedy search.
         nbest: how many hypotheses `translate_nbest` gives of a line, at most as many as the beam has.
         length_penalty: scores are divided by length to this power.
+        no_shortlist: choose among all tokens, if the model has a shortlist. (Scores with one are of a softmax over it.)
         actors: files of `fairseq-tg actor export` for this base, by names that a call may choose.
     """
 
@@ -64,6 +65,7 @@ class Translator:
         beam: int = SearchOptions.beam,
         nbest: int = SearchOptions.nbest,
         length_penalty: float = SearchOptions.length_penalty,
+        no_shortlist: bool = SearchOptions.no_shortlist,
         source_lang: Optional[str] = SearchOptions.source_lang,
         target_lang: Optional[str] = SearchOptions.target_lang,
         actors: Optional[Mapping[str, str]] = None,
@@ -75,7 +77,7 @@ class Translator:
         self.layout = model.layout
         self.threads = threads
         self.check_beam(beam, nbest)
-        self._engine = Engine(model.layout, model.tensors)
+        self._engine = Engine(model.layout, model.tensors, shortlist=model.shortlist)
         self._actors: Dict[str, Engine] = {}
         for name, path in (actors or {}).items():
             layout, tensors = actor_file.put_on(path, model)
@@ -87,6 +89,7 @@ class Translator:
         self._max_len_a, self._max_len_b = max_len_a, max_len_b
         self._min_len, self._unk_penalty = min_len, unk_penalty
         self._beam, self._nbest, self._length_penalty = beam, nbest, length_penalty
+        self._shortlist = not no_shortlist
         self._pool = ThreadPoolExecutor(threads)  # starts none before there is something to do
 
     def _set_languages(self, source_lang: Optional[str], target_lang: Optional[str]) -> None:
@@ -189,6 +192,7 @@ class Translator:
             unk_penalty=self._unk_penalty,
             length_penalty=self._length_penalty,
             actors=actors,
+            shortlist=self._shortlist,
         )
         prefixes = np.array([self._marks.target] * len(sources), dtype=np.int32) if self._marks.target else None
         return self.engine(actor).search(

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from fairseq_tg.corpus.assemble import assemble
 from fairseq_tg.corpus.blocks import Sentence, Tally, read_sentences
 from fairseq_tg.corpus.directory import KBEST, CorpusDirectory, describe_difference
-from fairseq_tg.errors import UserError
+from fairseq_tg.errors import UserError, printable
 
 #: What a stored k-best list depends on; a build from stored lists may differ in all else.
 SEARCH_SETTINGS = (
@@ -203,7 +203,7 @@ def describe(path: Path, manifest: Dict[str, Any]) -> str:
     counts, means = manifest["counts"], manifest["means"]
     skipped = ", ".join(f"{count} {reason}" for reason, count in sorted(counts["skipped"].items())) or "none"
     kept = f"{counts['kept']:,} lists of an earlier model; " if counts.get("kept") else ""
-    return (
+    return printable(
         f"{path}: complete, {counts['pairs']:,} pairs of {counts['source_sentences']:,} source sentences; "
         f"{kept}skipped: {skipped}; mean {manifest['recipe']['objective']} {means['rank 1']:.2f} at rank 1, "
         f"{means['chosen']:.2f} chosen, another than rank 1 in {means['oracle not rank 1']:.1%}"

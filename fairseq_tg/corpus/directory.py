@@ -41,7 +41,7 @@ class CorpusDirectory:
         if not path.exists():
             return None
         try:
-            manifest = parse_json(path.read_text())
+            manifest = parse_json(path.read_text(encoding="utf-8"))
             if manifest["format"] not in READ_FORMATS:
                 raise UserError(
                     f"'{path}' has format {manifest['format']!r:.20}, this version reads {READ_FORMATS}: "
@@ -87,9 +87,10 @@ class CorpusDirectory:
 
     def write_manifest(self, manifest: Dict[str, Any], status: str) -> None:
         manifest = json.loads(json.dumps({**manifest, "format": FORMAT, "status": status}))
-        text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1, ensure_ascii=False)
+        # In ASCII: names of files may be no text at all, and another locale may read it
+        text = json.dumps({**manifest, "sha256": _digest(manifest)}, indent=1)
         with replacing(str(self.path / MANIFEST)) as temporary:
-            Path(temporary).write_text(text + "\n")
+            Path(temporary).write_text(text + "\n", encoding="ascii")
 
     def lock(self, shard: int, shards: int) -> None:
         """Keep other processes from building the same shard here."""

@@ -57,33 +57,36 @@ class KBestLists:
         return np.diff(self.firsts)
 
 
-def check_lists(path: str, data: str, languages: Sequence[str], base: str) -> Dict[str, Any]:
+def check_lists(
+    path: str, data: str, languages: Sequence[str], base: str, flag: str = "--kbest-lists"
+) -> Dict[str, Any]:
     """The recipe of the corpus in `path`, whose lists are whole, and of this data and this base; else a refusal.
 
     Args:
         data: the data directory of the training, which has the dictionaries.
         base: the fingerprint of the base that is trained on.
+        flag: that the user gave the path with.
     """
     corpus = CorpusDirectory(path)
     manifest = corpus.manifest
     if manifest is None:
-        raise UserError(f"--kbest-lists {path}: there is no k-best corpus; build one with --kbest-jsonl")
+        raise UserError(f"{flag} {path}: there is no k-best corpus; build one with --kbest-jsonl")
     if manifest["status"] != "complete":
-        raise UserError(f"--kbest-lists {path}: the corpus is not complete, see fairseq-tg corpus status {path}")
+        raise UserError(f"{flag} {path}: the corpus is not complete, see fairseq-tg corpus status {path}")
     if KBEST not in manifest["files"]:
-        raise UserError(f"--kbest-lists {path}: the corpus has no stored k-best lists; build it with --kbest-jsonl")
+        raise UserError(f"{flag} {path}: the corpus has no stored k-best lists; build it with --kbest-jsonl")
     recipe = manifest["recipe"]
     if recipe["languages"] != list(languages):
         pairs = "-".join(recipe["languages"]), "-".join(languages)
-        raise UserError(f"--kbest-lists {path}: the lists are of {pairs[0]}, and the data is of {pairs[1]}")
+        raise UserError(f"{flag} {path}: the lists are of {pairs[0]}, and the data is of {pairs[1]}")
     for name in (f"dict.{language}.txt" for language in languages):
         if hash_file(Path(path) / name) != hash_file(Path(data) / name):
-            raise UserError(f"--kbest-lists {path}: the lists are of other data, their {name} is not that of '{data}'")
+            raise UserError(f"{flag} {path}: the lists are of other data, their {name} is not that of '{data}'")
     # Of the base itself, or of a tg model of it
     if base not in manifest.get("bases", recipe["base"]):
         found = ", ".join(f"{name[:16]}..." for name in recipe["base"])
         raise UserError(
-            f"--kbest-lists {path}: the lists are of another base, {found} and not {base[:16]}...; build them with the "
+            f"{flag} {path}: the lists are of another base, {found} and not {base[:16]}...; build them with the "
             "base that is trained on"
         )
     corpus.check_files(SPLIT)
@@ -91,8 +94,12 @@ def check_lists(path: str, data: str, languages: Sequence[str], base: str) -> Di
     return recipe
 
 
-def read_lists(path: str, eos: int) -> KBestLists:
-    """All lists of a corpus whose sources are in its train split."""
+def read_lists(path: str, eos: int, before: Sequence[int] = (), after: Sequence[int] = ()) -> KBestLists:
+    """All lists of a corpus whose sources are in its train split.
+
+    Args:
+        before, after: symbols of languages around a hypothesis and its end of sentence.
+    """
     manifest = CorpusDirectory(path).manifest
     assert manifest is not None
     adds_gold = get_selection(manifest["recipe"]["selection"]).adds_gold
@@ -109,9 +116,8 @@ def read_lists(path: str, eos: int) -> KBestLists:
             for hypothesis in sentence.hypotheses:
                 if hypothesis.objective is None:
                     raise UserError(f"'{path}' has a hypothesis of sentence {sentence.id} without an objective")
-                flat += hypothesis.tokens
-                flat.append(eos)
-                lengths.append(len(hypothesis.tokens) + 1)
+                flat += [*before, *hypothesis.tokens, eos, *after]
+                lengths.append(len(before) + len(hypothesis.tokens) + 1 + len(after))
                 scores.append(hypothesis.objective)
             pieces.append(np.array(flat, dtype=np.int32))
         row += len(sentence.chosen) + adds_gold

@@ -20,7 +20,7 @@ from fairseq_tg.errors import UserError
 #: Rows that are searched together, a hypothesis each: enough to use every weight well that was read from memory.
 ROWS = 280
 #: What may be kept of them, in bytes for each thread, so that no batch of long sentences exhausts the memory.
-CACHE = 2**28
+CACHE = 7 * 2**25
 #: Options of fairseq's generation that the engine does not know, and their defaults.
 UNKNOWN_OPTIONS = {
     "match_source_len": False,
@@ -55,15 +55,18 @@ def default_engine(task: Any, models: Sequence[Any], generation: Any, on_cpu: bo
 def plan_batches(lengths: Sequence[int], limits: Sequence[int], beam: int, layout: Layout) -> List[range]:
     """Batches of neighbours, which depend on nothing but the sentences: neither on threads nor on memory that is free.
 
-    A translation is taken to be at most twice as long as its source, or as its limit.
+    A translation is taken to be at most twice as long as its source, or as its limit. A word of the source leaves as
+    much behind as a step of a translation.
     """
     batches, first = [], 0
     while first < len(lengths):
-        end, longest = first, 0
+        end, longest, source = first, 0, 0
         while end < len(lengths):
-            longest = max(longest, min(2 * lengths[end] + 10, limits[end] + 1))
-            rows = (end + 1 - first) * beam
-            if end > first and (rows > ROWS or 4 * rows * longest * layout.cached_per_step() > CACHE):
+            longest, source = max(longest, min(2 * lengths[end] + 10, limits[end] + 1)), max(source, lengths[end])
+            sentences = end + 1 - first
+            rows = sentences * beam
+            cached = (rows * longest + sentences * source) * layout.cached_per_step()
+            if end > first and (rows > ROWS or 4 * (cached + rows * layout.vocabulary) > CACHE):
                 break
             end += 1
         batches.append(range(first, end))

@@ -70,8 +70,6 @@ class CorpusRun:
         self.shard = self._shard()
         self.engine = self.cfg.kbest_engine or self._find_engine()
         self.build: Optional[Build] = None
-        if asks_for_changes(self.cfg) and task.marks:
-            raise UserError("sources are changed without their language symbols, which this task has: leave that out")
         self.changes = source_changes(task, root) if asks_for_changes(self.cfg) else None
         bpe = encoders.build_bpe(root.bpe) if root.bpe else None
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
@@ -87,6 +85,9 @@ class CorpusRun:
                 raise UserError(f"--{name.replace('_', '-')} does not go with --kbest-dir: leave it out")
         if len(utils.split_paths(self.cfg.data)) > 1:
             raise UserError(f"a corpus is built from one data directory: '{self.cfg.data}' are several")
+        for source, target in self.task.pairs:
+            if source == target:
+                raise UserError(f"a corpus of {source}-{target} has one file for both sides: give two languages")
         beam, vocabulary = self.root.generation.beam, len(self.task.target_dictionary)
         if 2 * beam > vocabulary - 1:  # fairseq looks at 2k continuations, of all symbols but padding
             raise UserError(

@@ -28,6 +28,8 @@ def asks_for_changes(options: Any) -> bool:
 
 def source_changes(task: Any, command: DictConfig) -> SourceChanges:
     """The changes that a command asks for."""
+    if task.marks:
+        raise UserError("sources are changed without their language symbols, which this task has: leave that out")
     model = command.bpe.get("sentencepiece_model") if command.bpe else None
     options = task.cfg.source_sampling, task.cfg.source_noise, model, command.common.seed, task.cfg.source_splitting
     return SourceChanges(task.source_dictionary, *options)

@@ -10,7 +10,7 @@ from typing import List
 from fairseq_tg.corpus.blocks import Tally
 from fairseq_tg.corpus.build import describe
 from fairseq_tg.corpus.directory import MANIFEST, CorpusDirectory
-from fairseq_tg.errors import UserError
+from fairseq_tg.errors import UserError, printable
 
 
 def status(path: str) -> str:
@@ -21,7 +21,10 @@ def status(path: str) -> str:
         raise UserError(f"'{path}' is no k-best corpus: it has no {MANIFEST}")
     if manifest["status"] == "complete":
         directory.check_files()
-        return describe(Path(path), manifest)
+        try:
+            return describe(Path(path), manifest)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"'{path}/{MANIFEST}' is damaged ({error!r}): build the corpus anew") from None
     recipe, tally, times = manifest["recipe"], Tally(), []
     numbers = directory.blocks.numbers()
     for number in numbers:
@@ -38,7 +41,7 @@ def status(path: str) -> str:
         f"another than rank 1 in {means['oracle not rank 1']:.1%}",
         f"begun with: {manifest['command']}",
     ]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def _rate(times: List[float], done: int, total: int) -> str:
@@ -49,5 +52,5 @@ def _rate(times: List[float], done: int, total: int) -> str:
     rate = done * (len(times) - 1) / len(times) / elapsed
     left = time.strftime("%H:%M:%S", time.gmtime((total - done) / rate % 86400))
     days = int((total - done) / rate // 86400)
-    idle = time.time() - max(times)
+    idle = max(0.0, time.time() - max(times))  # of another machine's clock
     return f"{rate:.1f} sentences/s, {f'{days} days ' if days else ''}{left} left, last block {idle:.0f} s ago"

@@ -29,6 +29,14 @@ class ActorCrossEntropyConfig(LabelSmoothedCrossEntropyCriterionConfig):
 class ActorCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
     """Trains actors; at validation it also logs the mean L2 norms of action, state and context (the paper's figure)."""
 
+    def __init__(self, task: Any, cfg: ActorCrossEntropyConfig) -> None:
+        super().__init__(task, cfg.sentence_avg, cfg.label_smoothing, cfg.ignore_prefix_size, cfg.report_accuracy)
+
+    @classmethod
+    def build_criterion(cls, cfg: ActorCrossEntropyConfig, task: Any) -> "ActorCrossEntropyCriterion":
+        """fairseq's own gives a constructor each field as an argument, which would have to repeat them all."""
+        return cls(task, cfg)
+
     def forward(self, model: nn.Module, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict]:
         actor_model = check_trains_actors_only(model)
         if model.training:

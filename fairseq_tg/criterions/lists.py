@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fairseq_tg.corpus.drawing import Draw
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyCriterion, check_trains_actors_only
 from fairseq_tg.criterions.log_probs import smoothed
+from fairseq_tg.errors import UserError
 
 
 class Rows:
@@ -99,6 +100,13 @@ class ListCriterion(ActorCrossEntropyCriterion):
             if sentences and all(name in log for log in logging_outputs):
                 total = sum(log[name] for log in logging_outputs)
                 metrics.log_scalar(name, total / sentences, sentences, round=4)
+
+
+def checked_weight(weight: float) -> float:
+    """--cross-entropy-weight, of a criterion that mixes it with a loss of its own."""
+    if not 0 <= weight < 1:
+        raise UserError(f"--cross-entropy-weight {weight:g}: give a number from 0 to below 1")
+    return weight
 
 
 def _with_rows(sample: Dict[str, Any]) -> Dict[str, Any]:

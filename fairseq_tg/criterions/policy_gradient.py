@@ -43,21 +43,14 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
     the decoder's states: the same aim, with a gradient of less variance and a second network to train.
     """
 
-    def __init__(
-        self,
-        task: Any,
-        sentence_avg: bool,
-        label_smoothing: float,
-        ignore_prefix_size: int = 0,
-        report_accuracy: bool = False,
-        reward: str = "sbleu",
-        reward_scale: float = 0.1,
-    ) -> None:
-        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        if reward_scale <= 0:
-            raise UserError(f"--reward-scale {reward_scale:g}: give a number above 0")
-        self.objective = get_objective(reward)
-        self.scale = reward_scale
+    def __init__(self, task: Any, cfg: ActorPolicyGradientConfig) -> None:
+        super().__init__(task, cfg)
+        if cfg.reward_scale <= 0:
+            raise UserError(f"--reward-scale {cfg.reward_scale:g}: give a number above 0")
+        if getattr(task, "marks", None):
+            raise UserError("--criterion actor_policy_gradient does not know this task's language symbols: use another")
+        self.objective = get_objective(cfg.reward)
+        self.scale = cfg.reward_scale
         self.words = Words(task.target_dictionary)
         self._generators: List[Any] = []  # in a list, since a module here would be trained
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from fairseq_tg.corpus.drawing import Best, Draw
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig, check_trains_actors_only
-from fairseq_tg.criterions.lists import ListCriterion, Rows
+from fairseq_tg.criterions.lists import ListCriterion, Rows, checked_weight
 from fairseq_tg.errors import UserError
 
 #: By how many tokens the actor's output may be longer than the longest best hypothesis of the batch
@@ -46,25 +46,15 @@ class ActorPreferenceCriterion(ListCriterion):
 
     logged = ("preference", "differing")
 
-    def __init__(
-        self,
-        task: Any,
-        sentence_avg: bool,
-        label_smoothing: float,
-        ignore_prefix_size: int = 0,
-        report_accuracy: bool = False,
-        preference_beta: float = 0.1,
-        preference_per_token: bool = False,
-        cross_entropy_weight: float = 0.5,
-    ) -> None:
-        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        if preference_beta <= 0:
-            raise UserError(f"--preference-beta {preference_beta:g}: give a number above 0")
-        if not 0 <= cross_entropy_weight < 1:
-            raise UserError(f"--cross-entropy-weight {cross_entropy_weight:g}: give a number from 0 to below 1")
-        self.beta = preference_beta
-        self.per_token = preference_per_token
-        self.weight = cross_entropy_weight
+    def __init__(self, task: Any, cfg: ActorPreferenceConfig) -> None:
+        super().__init__(task, cfg)
+        if cfg.preference_beta <= 0:
+            raise UserError(f"--preference-beta {cfg.preference_beta:g}: give a number above 0")
+        if getattr(task, "marks", None):
+            raise UserError("--criterion actor_preference does not know this task's language symbols: use actor_risk")
+        self.beta = cfg.preference_beta
+        self.per_token = cfg.preference_per_token
+        self.weight = checked_weight(cfg.cross_entropy_weight)
         self._generator: List[Any] = []  # one; in a list, since a module here would be trained
 
     def drawn(self) -> Draw:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fairseq_tg.corpus.drawing import Candidates, Draw
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig
-from fairseq_tg.criterions.lists import ListCriterion, Rows
+from fairseq_tg.criterions.lists import ListCriterion, Rows, checked_weight
 from fairseq_tg.errors import UserError
 
 
@@ -44,32 +44,18 @@ class ActorRiskCriterion(ListCriterion):
 
     logged = ("risk", "best_weight")
 
-    def __init__(
-        self,
-        task: Any,
-        sentence_avg: bool,
-        label_smoothing: float,
-        ignore_prefix_size: int = 0,
-        report_accuracy: bool = False,
-        candidates: int = 8,
-        risk_temperature: float = 1.0,
-        risk_per_token: bool = False,
-        risk_scale: float = 0.01,
-        cross_entropy_weight: float = 0.3,
-    ) -> None:
-        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        if candidates < 2:
-            raise UserError(f"--candidates {candidates}: give at least 2, of one there is no risk")
-        for name, value in (("temperature", risk_temperature), ("scale", risk_scale)):
+    def __init__(self, task: Any, cfg: ActorRiskConfig) -> None:
+        super().__init__(task, cfg)
+        if cfg.candidates < 2:
+            raise UserError(f"--candidates {cfg.candidates}: give at least 2, of one there is no risk")
+        for name, value in (("temperature", cfg.risk_temperature), ("scale", cfg.risk_scale)):
             if value <= 0:
                 raise UserError(f"--risk-{name} {value:g}: give a number above 0")
-        if not 0 <= cross_entropy_weight < 1:
-            raise UserError(f"--cross-entropy-weight {cross_entropy_weight:g}: give a number from 0 to below 1")
-        self.candidates = candidates
-        self.temperature = risk_temperature
-        self.per_token = risk_per_token
-        self.scale = risk_scale
-        self.weight = cross_entropy_weight
+        self.candidates = cfg.candidates
+        self.temperature = cfg.risk_temperature
+        self.per_token = cfg.risk_per_token
+        self.scale = cfg.risk_scale
+        self.weight = checked_weight(cfg.cross_entropy_weight)
 
     def drawn(self) -> Draw:
         return Candidates(self.candidates)

@@ -31,21 +31,12 @@ class ActorTrieCriterion(ListCriterion):
     So an actor also learns to go on well after a first mistake.
     """
 
-    def __init__(
-        self,
-        task: Any,
-        sentence_avg: bool,
-        label_smoothing: float,
-        ignore_prefix_size: int = 0,
-        report_accuracy: bool = False,
-        paths: int = 4,
-        count_repeats: bool = False,
-    ) -> None:
-        super().__init__(task, sentence_avg, label_smoothing, ignore_prefix_size, report_accuracy)
-        if paths < 1:
-            raise UserError(f"--paths {paths}: give the number of hypotheses to follow")
-        self.paths = paths
-        self.count_repeats = count_repeats
+    def __init__(self, task: Any, cfg: ActorTrieConfig) -> None:
+        super().__init__(task, cfg)
+        if cfg.paths < 1:
+            raise UserError(f"--paths {cfg.paths}: give the number of hypotheses to follow")
+        self.paths = cfg.paths
+        self.count_repeats = cfg.count_repeats
 
     def drawn(self) -> Draw:
         return TriePaths(self.paths, self.count_repeats)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import Any, Mapping, Sequence
 
 from fairseq.models.bart import BARTModel
 from torch import Tensor
 
 from fairseq_tg.models.base import register_family
 from fairseq_tg.models.transformer import TGTransformerModel
+
+
+def set_beam(models: Sequence[Any], generator: Any) -> None:
+    """Before a search: BART is made for the beam of the last generator that was built for it, whichever searches."""
+    for model in models:
+        if hasattr(model, "set_beam_size"):
+            model.set_beam_size(generator.beam_size)
 
 
 @register_family("bart")

@@ -19,6 +19,7 @@ from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
+from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.methods import CONT, METHODS, compare_methods
 from fairseq_tg.recipe.options import KINDS, LIST_CRITERIA, Ablation, Recipe, Training
 from fairseq_tg.recipe.run import check, open_base
@@ -76,13 +77,18 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
         raise UserError(f"--only {min(unknown)}: there are {', '.join(names)}")
     planned = [cell for cell in planned if not recipe.only or cell.name in recipe.only]
     for cell in planned:
-        get_objective(cell.corpus.get("objective", recipe.objective))  # one that cannot be had is found now
+        if "objective" in cell.corpus:
+            get_objective(cell.corpus["objective"])  # one that cannot be had is found now
     out = Path(recipe.out)
     base, model, task = open_base(recipe)
     check(recipe, task)
+    recipe = with_objective(recipe, model, task)
     subset = read_subset(task, recipe.subset, model, recipe.text)
     if subset.references is None:
         raise UserError(f"the split '{recipe.subset}' has no references to score by: give --subset another")
+    if kind == "method" and task.marks and "policy gradient" in (recipe.only or METHODS):
+        others = " ".join(f"'{name}'" for name in METHODS[1:] if name != "policy gradient")
+        raise UserError(f"the policy gradient does not know language symbols: give --only {others}")
     if kind == "method":
         return compare_methods(recipe, base, task, subset, ("greedy", *recipe.only) if recipe.only else METHODS)
     pseudo = out / "pseudo-bin"

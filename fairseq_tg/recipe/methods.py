@@ -30,7 +30,14 @@ TURNS, BATCH = 3, 32
 CONT = Training(actor="", lr=5e-4)
 #: A policy gradient is noisy: its steps are smaller than with cross-entropy
 POLICY_LR = 1e-3
-METHODS = ("greedy", f"beam {BEAM}", f"NPAD {BEAM}", "tg", "policy gradient", "cont.")
+#: As the paper trains actors: in the place of a recipe's own training
+PAPERS: Dict[str, Any] = {
+    "actor_rank": 0,
+    "actor_sites": "attention",
+    "criterion": "actor_cross_entropy",
+    "base_dropout": False,
+}
+METHODS = ("greedy", f"beam {BEAM}", f"NPAD {BEAM}", "paper's tg", "tg", "policy gradient", "cont.")
 
 
 @dataclass(frozen=True)
@@ -91,10 +98,20 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
         training = replace(usual, lr=POLICY_LR, criterion="actor_cross_entropy")  # whose place the other takes
         more = ["--criterion", "actor_policy_gradient"]
         more += ["--reward", recipe.objective]
+    elif name == "paper's tg":
+        training = replace(usual, **PAPERS)
     print(f"== {name}, seed {seed}")
-    directory = out / "cells" / f"method-{name.replace(' ', '-').rstrip('.')}-{seed}"
-    return train(
+    label = name.replace(" ", "-").replace("'", "").rstrip(".")
+    directory = out / "cells" / f"method-{label}-{seed}"
+    checkpoint = train(
         training, data, recipe.base, base, directory, task, digest, recipe.workers, updates, recipe.text, more=more
+    )
+    refined = replace(recipe, training=usual).refined()
+    if name != "tg" or refined is None:
+        return checkpoint
+    directory = directory.with_name(f"{directory.name}-refined")
+    return train(
+        refined, pseudo, recipe.base, base, directory, task, digest, recipe.workers, text=recipe.text, start=checkpoint
     )
 
 

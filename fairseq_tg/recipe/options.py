@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional, Tuple
 
 from fairseq_tg.arguments import option
 from fairseq_tg.languages import LANGUAGES, LanguageOptions
 from fairseq_tg.subwords import WordOptions
 
+#: The objective that follows from the length of the base's translations
+AUTO = "auto"
 #: Criteria that learn from k-best lists
 LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
 
@@ -21,25 +23,25 @@ class Training:
 
     actor: str = option("form of the actors: gate, ff, ff2, rnn or linear", "gate")  # "": the whole base, `cont.`
     actor_hidden: int = option("hidden size of ff, ff2 and rnn actors; 0 is that of the decoder state", 0)
-    actor_rank: int = option("factor each map of an actor through this many dimensions; 0 is the paper's full map", 0)
+    actor_rank: int = option("factor each map of an actor through this many dimensions; 0 is the paper's full map", 32)
     actor_sites: str = option(
         "where actors act: at the attention (the paper's places), or also behind every other sublayer of the decoder",
-        "attention",
+        "all",
         choices=("attention", "all"),
     )
-    actor_site_rank: int = option("rank of the gates that --actor-sites all adds; 0 is full maps", 64)
+    actor_site_rank: int = option("rank of the gates that --actor-sites all adds; 0 is full maps", 32)
     criterion: str = option(
         "what actors learn: the chosen translations, or more of the k-best lists (docs/training.md)",
         "actor_cross_entropy",
         choices=("actor_cross_entropy", *LIST_CRITERIA),
     )
     hypotheses: int = option("of a list, for actor_risk and actor_trie; 0 is as many as they take by default", 0)
-    lr: float = option("the learning rate at its highest", 5e-3, range=(0, 1))
+    lr: float = option("the learning rate at its highest", 3e-3, range=(0, 1))
     label_smoothing: float = option("of the cross-entropy", 0.1, range=(0, 1))
     max_tokens: int = option("of a batch", 2048, least=1)
-    epochs: int = option("passes over the corpus", 5, least=1)
+    epochs: int = option("passes over the corpus", 3, least=1)
     patience: int = option("validations without a gain before it ends", 3, least=1)
-    base_dropout: bool = option("keep the base's dropout on", False)
+    base_dropout: bool = option("keep the base's dropout on", True)
     source_sampling: Optional[float] = option(
         "segment sources anew in every epoch with --sentencepiece-model: the power of probabilities",
         None,
@@ -50,6 +52,21 @@ class Training:
     )
     source_noise: float = option("leave out and swap words of sources with this probability", 0.0, range=(0, 1))
     seed: int = option("of the actors' first weights and the order of the batches", 1, least=-math.inf)
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """The second training, of the actors that the first gave, on whole lists."""
+
+    refine: str = option(
+        "what actors then learn from whole lists; none: no second training",
+        "actor_risk",
+        choices=("none", *LIST_CRITERIA),
+    )
+    refine_hypotheses: int = option("of a list, as --hypotheses", 5)
+    refine_lr: float = option("its learning rate at its highest", 1e-3, range=(0, 1))
+    refine_max_tokens: int = option("of a batch, with all hypotheses", 6000, least=1)
+    refine_epochs: int = option("passes over the lists", 1, least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +85,11 @@ class Recipe:
         1,
         least=1,
     )
-    objective: str = option("what a translation is chosen by", "sbleu")
+    objective: str = option(
+        "what a translation is chosen by, as in a corpus build; auto: sbleu+2, sbleu+1 or sbleu, the longer the base's "
+        "greedy translations of valid are, so that actors put their length right",
+        AUTO,
+    )
     selection: str = option("what is chosen of a k-best list", "top1")
     engine: Optional[str] = option(
         "what searches, as --kbest-engine", None, choices=("native", "native_int8", "fairseq", "ctranslate2")
@@ -79,6 +100,23 @@ class Recipe:
     training: Training = field(
         default_factory=Training, metadata={"help": "the training; the defaults were chosen on validation data"}
     )
+    refinement: Refinement = field(
+        default_factory=Refinement, metadata={"help": "a second training, on whole k-best lists, that goes on from it"}
+    )
+
+    def refined(self) -> Optional[Training]:
+        """The second training; none for what learns from lists already, or if there is to be none."""
+        second = self.refinement
+        if second.refine == "none" or self.training.criterion in LIST_CRITERIA or self.beam < 2:
+            return None
+        return replace(
+            self.training,
+            criterion=second.refine,
+            hypotheses=min(second.refine_hypotheses, self.beam),
+            lr=second.refine_lr,
+            max_tokens=second.refine_max_tokens,
+            epochs=second.refine_epochs,
+        )
 
 
 KINDS = ("actor", "beam", "composition", "objective", "method")

@@ -1,7 +1,8 @@
 """Rounds: lists of what the model with its actors finds, training on from these actors, and the best round at the end.
 
-The first round is the paper's. In each that follows, the lists are those of the last round, but for the sentences
-whose greedy translation the actors have changed since: these are searched again, with the actors.
+The first round is the paper's, and a second training on whole lists (see `Refinement`). In each that follows, the lists
+are those of the last round, but for the sentences whose greedy translation the actors have changed since: these are
+searched again, with the actors; from then on it is the second training alone, if there is one.
 """
 
 from __future__ import annotations
@@ -22,32 +23,39 @@ from fairseq_tg.recipe.training import BEST, train
 
 
 def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path) -> Path:
-    """Do what is not done of all rounds; gives the best round's checkpoint, OUT/actor/checkpoint_best.pt."""
+    """Do what is not done of all trainings; gives the best one's checkpoint, OUT/actor/checkpoint_best.pt."""
+    refined = recipe.refined()
     corpus, checkpoint = out / "pseudo-bin", None
     done: List[Tuple[float, Path]] = []
+    several = recipe.rounds > 1 or refined is not None
     for number in range(1, recipe.rounds + 1):
         place = f"{number} of {recipe.rounds}: " if recipe.rounds > 1 else ""
         manifest = _lists(recipe, task, out, number, corpus, checkpoint, place)
         corpus = lists_directory(out, number)
-        directory = out / "actor" if recipe.rounds == 1 else out / f"round-{number}" / "actor"
-        print(f"== 2 of 3: {place}{recipe.training.actor} actors, {directory}")
-        checkpoint = train(
-            recipe.training,
-            corpus,
-            recipe.base,
-            base,
-            directory,
-            task,
-            corpus_hash(manifest),
-            recipe.workers,
-            text=recipe.text,
-            start=checkpoint,
-        )
-        done.append((validation_score(checkpoint), checkpoint))
-        if recipe.rounds > 1:
-            print(f"round {number}: greedy BLEU on the validation set {done[-1][0]:.2f}")
+        trainings = {f"round-{number}": refined or recipe.training}
+        if refined is not None and number == 1:
+            trainings = {"first": recipe.training, **trainings}
+        for name, training in trainings.items():
+            directory = out / name / "actor" if several else out / "actor"
+            print(f"== 2 of 3: {place}{training.actor} actors by {training.criterion}, {directory}")
+            digest, workers = corpus_hash(manifest), recipe.workers
+            checkpoint = train(
+                training,
+                corpus,
+                recipe.base,
+                base,
+                directory,
+                task,
+                digest,
+                workers,
+                text=recipe.text,
+                start=checkpoint,
+            )
+            done.append((validation_score(checkpoint), checkpoint))
+            if several:
+                print(f"{name}: greedy BLEU on the validation set {done[-1][0]:.2f}")
     assert checkpoint is not None
-    return checkpoint if recipe.rounds == 1 else _keep_best(out / "actor", done)
+    return _keep_best(out / "actor", done) if several else checkpoint
 
 
 def lists_directory(out: Path, number: int) -> Path:
@@ -74,10 +82,10 @@ def validation_score(checkpoint: Path) -> float:
 
 
 def _keep_best(directory: Path, done: List[Tuple[float, Path]]) -> Path:
-    """Copy the best round's checkpoint and log; of equal rounds, the first's."""
+    """Copy the best training's checkpoint and log; of equal ones, the first's."""
     best = max(range(len(done)), key=lambda number: (done[number][0], -number))
-    print(f"the best is round {best + 1}")
     source = done[best][1]
+    print(f"the best is {source.parent.parent.name}")
     stage = Stage(directory, {"best of rounds": [hash_file(path) for _, path in done]})
     if not stage.is_done():
         with stage.doing([BEST, TRAIN_LOG]):

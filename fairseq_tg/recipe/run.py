@@ -18,7 +18,8 @@ from fairseq_tg.files import make_directory
 from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.models.base import ActorModel, Base, read_base
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.recipe.options import LIST_CRITERIA, Recipe
+from fairseq_tg.recipe.lengths import with_objective
+from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import source_flags
@@ -32,6 +33,10 @@ def run(recipe: Recipe) -> List[Path]:
     record, model, task = open_base(recipe)
     subsets, out = recipe.subset.split(","), Path(recipe.out)
     check(recipe, task, subsets)
+    recipe = with_objective(recipe, model, task)
+    if recipe.refined() is not None and not knows_lists(task, recipe.refinement.refine):
+        print(f"no second training: {recipe.refinement.refine} does not know these language symbols")
+        recipe = replace(recipe, refinement=replace(recipe.refinement, refine="none"))
     if len(task.pairs) == 1:
         reports = {out / "report": (recipe.languages, task)}
     else:
@@ -87,14 +92,22 @@ def open_base(recipe: Recipe) -> Tuple[Base, Any, Any]:
     return record, model, task
 
 
+def knows_lists(task: Any, criterion: str) -> bool:
+    """Whether a criterion can learn from the lists of this task, with its language symbols."""
+    one_pair = len(task.pairs) == 1 and task.around_target() is not None
+    return not task.marks or (one_pair and criterion != "actor_preference")
+
+
 def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
-    get_objective(recipe.objective)
+    if recipe.objective != AUTO:
+        get_objective(recipe.objective)
     get_selection(recipe.selection)
     ACTORS[recipe.training.actor]
-    source_flags(recipe.training, recipe.text)
-    if task.marks and recipe.training.criterion in LIST_CRITERIA:
-        raise UserError(f"--criterion {recipe.training.criterion} does not know language symbols: leave it out")
+    if source_flags(recipe.training, recipe.text) and task.marks:
+        raise UserError("sources are changed without their language symbols, which this task has: leave that out")
+    if recipe.training.criterion in LIST_CRITERIA and not knows_lists(task, recipe.training.criterion):
+        raise UserError(f"--criterion {recipe.training.criterion} does not know these language symbols: leave it out")
     if len(task.pairs) > 1 and task.target_prefix(task.pairs[0][1]) is None:
         raise UserError("this model's language symbols take another's place: give one pair at a time")
     if len(task.pairs) > 1 and recipe.text.tokenizer:

@@ -47,7 +47,7 @@ class Stage:
             return None
         try:
             stamp = parse_json(self.stamp.read_text())
-            settings, outputs = dict(stamp["settings"]), stamp.get("outputs")
+            settings, outputs = dict(stamp["settings"]), dict(stamp["outputs"]) if "outputs" in stamp else None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"'{self.stamp}' is damaged: give another --out, or remove '{self.directory}'") from None
         if settings != self.settings:
@@ -75,7 +75,7 @@ class Stage:
 
     def _clear(self) -> None:
         for path in self.directory.iterdir():
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             elif path.name != LOCK:
                 path.unlink()

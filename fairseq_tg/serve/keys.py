@@ -25,7 +25,7 @@ class Keys:
         if path is None:
             return
         try:
-            lines = Path(path).read_text().splitlines()
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "it is no text"
             raise UserError(f"cannot read the API keys '{path}': {reason}") from None

@@ -56,13 +56,14 @@ class ListTask(MarkedTask):
             raise UserError(f"--criterion {cfg._name} learns from k-best lists: give --kbest-lists their corpus")
         if self.cfg.kbest_lists and not learns_from_lists:
             raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use {KNOWN}")
-        if learns_from_lists and self.marks:
-            raise UserError(f"--criterion {cfg._name} does not know this task's language symbols: train on the corpus")
+        if learns_from_lists and len(self.pairs) > 1:
+            raise UserError(f"--criterion {cfg._name} learns from the lists of one pair: give one in --lang-pairs")
+        if learns_from_lists and self.around_target() is None:
+            raise UserError(f"--criterion {cfg._name} does not know --lang-tok-replacing-bos-eos: train on the corpus")
         if learns_from_lists and self._base:  # a model without actors is refused by the criterion
             self._draw = criterion.drawn()
-            languages = self.cfg.source_lang, self.cfg.target_lang
             for path in split_paths(self.cfg.kbest_lists):
-                recipe = check_lists(path, split_paths(self.cfg.data)[0], languages, self._base)
+                recipe = check_lists(path, split_paths(self.cfg.data)[0], self.pairs[0], self._base)
                 if recipe["beam"] < self._draw.most:
                     raise UserError(
                         f"--kbest-lists {path}: the lists have {recipe['beam']} hypotheses and {cfg._name} wants "
@@ -76,14 +77,21 @@ class ListTask(MarkedTask):
             return
         paths, pairs, data = split_paths(self.cfg.kbest_lists), [], self.cfg.data
         try:
-            for path in paths:  # so that sources are made of the corpus' as those of any training
+            for path in paths:
                 self.cfg.data = path
-                super().load_dataset(SPLIT)
-                pairs.append(self.datasets.pop(SPLIT))
+                pairs.append(self._list_sources())
         finally:
             self.cfg.data = data
-        lists = join_lists([read_lists(path, self.target_dictionary.eos()) for path in paths], list(map(len, pairs)))
+        eos, around = self.target_dictionary.eos(), self.around_target() or ()
+        lists = join_lists([read_lists(path, eos, *around) for path in paths], list(map(len, pairs)))
         self.datasets[split] = ListDataset(pairs, lists, self._draw, self.cfg._get_root().common.seed)
+
+    def _list_sources(self) -> Any:
+        """The pairs of a corpus: its sources are made as those of any training."""
+        if self.marks:
+            return self.mark_pairs(*self.plain_split(SPLIT))
+        super().load_dataset(SPLIT)
+        return self.datasets.pop(SPLIT)
 
     def get_batch_iterator(self, dataset: Any, *args: Any, **kwargs: Any) -> EpochBatchIterator:
         lists = dataset.dataset if isinstance(dataset, ChangingSources) else dataset

@@ -20,6 +20,7 @@ from fairseq_tg.models import bart, fconv, lstm, presets, transformer  # noqa: F
 from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translation  # noqa: F401
 from fairseq_tg.tasks.layer import TGTaskOptions
 from fairseq_tg.tasks.marks import MARKING, TG, as_typed, recorded_langs
+from fairseq_tg.tasks.validation import ScoringOptions
 
 #: Options of a task that name files of their own
 FILES = ("lang_dict", "fixed_dictionary", "source_dict", "target_dict")
@@ -46,7 +47,10 @@ def load_model(
     if not os.path.isdir(data):
         raise UserError(f"there is no data directory '{data}': give --data the one that the model was trained with")
     given = (languages or LanguageOptions()).given()
-    name = str(given.pop("task", None) or recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+    theirs = str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+    name = str(given.pop("task", theirs)).removeprefix(TG)
+    if name not in MARKING and theirs in MARKING:
+        raise UserError(f"'{path}' is of --task {theirs}: use --task {TG}{theirs}, or leave it out")
     if name in MARKING:
         options = _marking_options(TG + name, recorded, given, data)
     else:
@@ -76,7 +80,7 @@ def _plain_options(recorded: Mapping[str, Any], given: Mapping[str, Any], data: 
 
 def _marking_options(task: str, recorded: Mapping[str, Any], given: Mapping[str, Any], data: str) -> Dict[str, Any]:
     """The options of a task with language symbols: as they are given, else as the checkpoint has them."""
-    own = {field.name for field in fields(TGTaskOptions)}
+    own = {field.name for field in (*fields(TGTaskOptions), *fields(ScoringOptions))}  # of what the model was made by
     known = [field.name for field in fields(TASK_DATACLASS_REGISTRY[task]) if field.name not in own]
     for name in given:
         if name not in known:

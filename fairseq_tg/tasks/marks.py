@@ -85,6 +85,7 @@ class MarkedTask(FairseqTask):
         return self.mark_pairs(*sides)
 
     def mark_pairs(self, sources: Any, targets: Any) -> Any:
+        """The same of data sets of both sides."""
         return self.pair_dataset(sources, targets)
 
     def pair_dataset(self, sources: Any, targets: Any, eos: Optional[int] = None) -> LanguagePairDataset:
@@ -94,6 +95,15 @@ class MarkedTask(FairseqTask):
             shuffle=False,
             eos=eos,
         )
+
+    def around_target(self) -> Optional[Tuple[List[int], List[int]]]:
+        """The marks before and after a target of that pair; None where they take the place of its end of sentence."""
+        eos = self.target_dictionary.eos()
+        dataset = self.marked_pairs([[eos]], [[eos]])
+        if not isinstance(dataset, LanguagePairDataset):
+            return None
+        marked = dataset[0]["target"].tolist()
+        return marked[: marked.index(eos)], marked[marked.index(eos) + 1 :]
 
     def task_flags(self) -> List[str]:
         """What tells fairseq's commands of this task, its pairs and its marks."""

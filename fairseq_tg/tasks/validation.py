@@ -77,5 +77,5 @@ def _bleu(meters: Dict[str, Any]) -> float:
     if "_bleu_counts" not in meters:
         return 0.0
     counts, totals = (list(map(int, meters[f"_bleu_{name}"].sum)) for name in ("counts", "totals"))
-    lengths = (int(meters[f"_bleu_{name}_len"].sum) for name in ("sys", "ref"))
-    return round(BLEU.compute_bleu(counts, totals, next(lengths), next(lengths), smooth_method="exp").score, 2)
+    given, wanted = (int(meters[f"_bleu_{name}_len"].sum) for name in ("sys", "ref"))
+    return round(BLEU.compute_bleu(counts, totals, given, wanted, smooth_method="exp").score, 2)

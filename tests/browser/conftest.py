@@ -18,7 +18,7 @@ from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.explain import explain
 from fairseq_tg.compiled.options import Compilation
 from tests.conftest import make_workspace, stir
-from tests.service import Server
+from tests.service import Server, serving
 
 #: Nothing of what a browser does on its own is wanted here
 FLAGS = """--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
@@ -60,9 +60,8 @@ def sentence(model: Path) -> str:
 
 @pytest.fixture(scope="session")
 def server(model: Path) -> Iterator[Server]:
-    running = Server(model, "--max-characters", 300)
-    yield running
-    assert running.stop() == 0
+    with serving(model, "--max-characters", 300) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,5 +20,7 @@ def test_an_actor_of_one_pair_helps_that_pair(request: pytest.FixtureRequest, tm
     command = ["bash", REPO / "examples/toy_multilingual/run.sh", tmp_path, "1"]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment, timeout=1800)
     assert done.returncode == 0, done.stderr[-2000:]
-    greedy, beam, tg = (float(score) for score in re.findall(r"BLEU = ([\d.]+)", done.stdout))
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    greedy, beam, tg = (report["scores"]["values"][name]["BLEU"] for name in ("greedy", "beam 4", "tg"))
     assert greedy + 1 < tg and greedy < beam, done.stdout
+    assert report["scores"]["p_values"]["greedy"]["tg"]["BLEU"] < 0.05

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple, Union
 import pytest
 
 from fairseq_tg.errors import user_error_in
+from tests.conftest import FORK
 from tests.integration.conftest import data  # noqa: F401 (the corpora are built of the same sentences)
-from tests.integration.corpora import FORK
 
 
 @pytest.fixture(scope="session")

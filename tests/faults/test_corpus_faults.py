@@ -12,9 +12,9 @@ import pytest
 
 from fairseq_tg.corpus.directory import CorpusDirectory, check_training_split
 from fairseq_tg.errors import UserError
-from tests.conftest import run_tg
+from tests.conftest import FORK, run_tg
 from tests.faults.conftest import damage, die_at_rename, fill_disk, in_child
-from tests.integration.corpora import FORK, SLOW, build, files
+from tests.integration.corpora import SLOW, build, files
 
 KBEST = ("--kbest-jsonl",)
 

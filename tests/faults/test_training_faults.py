@@ -17,8 +17,8 @@ import torch
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.actor_files import export_actor, read_actor_file
+from tests.conftest import FORK
 from tests.faults.conftest import damage, die_at_rename, fill_disk, in_child
-from tests.integration.corpora import FORK
 
 BASE = "transformer"
 FLAGS = ("--max-epoch", "3", "--no-epoch-checkpoints")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import multiprocessing
 import os
 import time
 from pathlib import Path
@@ -15,11 +14,10 @@ from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_tg.corpus.directory import CorpusDirectory
-from tests.conftest import IN_PROCESS, USER_DIR, run
+from tests.conftest import FORK, IN_PROCESS, USER_DIR, run
 
 BEAM = 4
 BASE = "fconv"  # the tiny base that has learnt the most
-FORK = multiprocessing.get_context("fork")
 
 
 SLOW = "tests.integration.corpora:slow_objective"

@@ -12,7 +12,18 @@ from fairseq.logging import progress_bar
 
 from fairseq_tg.actors import ACTORS
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
-from tests.conftest import FAMILIES, IN_PROCESS, REPO, TRAIN_BASE, USER_DIR, hypotheses, run, run_process, run_tg
+from tests.conftest import (
+    FAMILIES,
+    IN_PROCESS,
+    REPO,
+    TRAIN_BASE,
+    USER_DIR,
+    hypotheses,
+    run,
+    run_forked,
+    run_process,
+    run_tg,
+)
 
 ALL_FAMILIES = pytest.mark.parametrize("base", FAMILIES)
 
@@ -96,7 +107,7 @@ def test_a_tg_checkpoint_stands_alone(workspace, trained, base, tmp_path):
     expected = hypotheses(workspace.generate(trained[base], "--beam", "1"))
     source = (Path(workspace.data).parent / "valid.xx").read_text()
     flags = ["--user-dir", USER_DIR, "--task", "tg_translation", "-s", "xx", "-t", "yy", "--path", alone]
-    done = run_process(
+    done = run_forked(
         *("fairseq-interactive", tmp_path / "away", *flags, "--beam", "1", "--max-len-b", "20", "--buffer-size", "7"),
         stdin=source,
     )
@@ -164,7 +175,7 @@ def test_hydra_trains_a_base_and_its_actors(workspace, tmp_path):
     quick = ["dataset.num_workers=0", "common.cpu=true", f"common.user_dir={USER_DIR}", "optimization.max_update=2"]
     small = [f"model.{side}_{size}" for side in ("encoder", "decoder") for size in ("embed_dim=8", "ffn_embed_dim=16")]
     small += ["model.encoder_attention_heads=2", "model.decoder_attention_heads=2", "model.encoder_layers=1"]
-    done = run_process(
+    done = run_forked(
         *("fairseq-hydra-train", "--config-dir", "user_dir_configs", "--config-name", "base_transformer_iwslt16"),
         *("task.data=PSEUDO_BIN", *quick, *(f"+{item}" if "=" in item else item for item in small)),
         *("dataset.max_tokens=400", "checkpoint.save_dir=base"),
@@ -174,7 +185,7 @@ def test_hydra_trains_a_base_and_its_actors(workspace, tmp_path):
     tensors = load_checkpoint(f"{tmp_path}/base/checkpoint_last.pt")["model"]
     assert tensors["decoder.layers.4.fc1.weight"].shape == (16, 8)  # the paper's 5 layers, of the sizes given
     assert "decoder.layers.5.fc1.weight" not in tensors and "encoder.layers.1.fc1.weight" not in tensors
-    done = run_process(
+    done = run_forked(
         *("fairseq-hydra-train", "--config-dir", "user_dir_configs", "--config-name", "tg_transformer_gate"),
         *("task.data=PSEUDO_BIN", "model.base_checkpoint=base/checkpoint_last.pt", *quick),
         cwd=tmp_path,
@@ -186,7 +197,7 @@ def test_hydra_trains_a_base_and_its_actors(workspace, tmp_path):
 
 @pytest.mark.parametrize("base", ["lstm", "fconv"])
 def test_hydra_trains_the_other_families(workspace, tmp_path, base):
-    done = run_process(
+    done = run_forked(
         *("fairseq-hydra-train", "--config-dir", REPO / "user_dir_configs", "--config-name", f"tg_{base}_gate"),
         *(f"task.data={workspace.data}", f"model.base_checkpoint={workspace.bases[base]}", "optimization.max_update=2"),
         *(f"common.user_dir={USER_DIR}", "dataset.num_workers=0", "common.cpu=true"),

@@ -16,7 +16,8 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint
 from fairseq_tg.models.actor_files import export_actor, read_actor_file
 from fairseq_tg.recipe.stages import Stage
-from tests.integration.corpora import FORK, SLOW, build, files, pairs
+from tests.conftest import FORK
+from tests.integration.corpora import SLOW, build, files, pairs
 
 
 def wait_for(condition: Any) -> None:

@@ -144,3 +144,12 @@ def test_a_merge_needs_the_data_it_was_built_from(workspace, data, tmp_path):
         run_tg("corpus", "merge", tmp_path / "y", "--out", tmp_path / "z", "--data", workspace.data)
     run_tg("corpus", "merge", tmp_path / "y", "--out", tmp_path / "w", "--data", data)
     assert pairs(tmp_path / "w") == pairs(tmp_path / "x")
+
+
+def test_names_of_files_may_be_no_text(workspace, data, tmp_path):
+    """A name is bytes, which Python keeps as halves of characters that no file can have as text."""
+    strange, out = tmp_path / "d\udcff\n", tmp_path / "o\udcff x"
+    strange.symlink_to(data)
+    printed, manifest = build(workspace, str(strange), out)
+    assert manifest["status"] == "complete" and manifest["data"].endswith("d\udcff\n")
+    assert "complete, 34 pairs" in printed and (printed + run_tg("corpus", "status", out)).isascii()

@@ -15,10 +15,11 @@ from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
 from fairseq_tg.compiled.translator import Translator
+from fairseq_tg.corpus.drawing import Candidates
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
-from tests.conftest import IN_PROCESS, REPO, USER_DIR, hypotheses, run, run_process, run_tg, stir
-from tests.multilingual import BART, KINDS, MULTI, PAIRS, make_world
+from tests.conftest import IN_PROCESS, REPO, USER_DIR, hypotheses, run, run_forked, run_tg, stir
+from tests.multilingual import _BART, BART, KINDS, MULTI, PAIRS, make_world
 from tests.service import Server
 
 PAIR = "aa-en"
@@ -45,7 +46,7 @@ def batch_of(task):
 
 def symbols(task, kind):
     """Of the source language, of the target language."""
-    style = "[{}]" if "mbart" in kind else "__{}__"
+    style = "[{}]" if KINDS[kind][2] is _BART else "__{}__"
     return [task.target_dictionary.index(style.format(lang)) for lang in PAIR.split("-")]
 
 
@@ -54,7 +55,7 @@ def test_symbols_are_where_the_model_wants_them(world, kind):
     task = make_task(world, kind)
     batch = batch_of(task)
     aa, en = symbols(task, kind)
-    eos, pad = task.target_dictionary.eos(), task.target_dictionary.pad()
+    bos, eos, pad = (getattr(task.target_dictionary, name)() for name in ("bos", "eos", "pad"))
     source = [[token for token in row if token != pad] for row in batch["net_input"]["src_tokens"].tolist()]
     target = [[token for token in row if token != pad] for row in batch["target"].tolist()]
     given = batch["net_input"]["prev_output_tokens"].tolist()
@@ -64,6 +65,7 @@ def test_symbols_are_where_the_model_wants_them(world, kind):
         "replaced": ([], [aa], [], [eos], [en]),
         "mbart50": ([aa], [eos], [en], [eos], [eos, en]),
         "mbart25": ([], [eos, aa], [], [eos, en], [en]),
+        "bos": ([bos], [eos, aa], [bos], [eos, en], [en, bos]),
     }[kind]
     words = {task.source_dictionary.index(f"a{i}{end}") for i in range(8) for end in ("", "x")}
     for row in source:
@@ -98,7 +100,7 @@ def test_a_fresh_actor_changes_nothing(world, kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_teacher_forced_is_incremental_is_native(world, kind):
     task = make_task(world, kind)
-    arch = "tg_bart" if "mbart" in kind else "tg_transformer"
+    arch = "tg_bart" if KINDS[kind][2] is _BART else "tg_transformer"
     config = OmegaConf.create({"_name": arch, "base_checkpoint": world.base(kind), "actor": "ff"})
     model = stir(task.build_model(config), 0.3).eval()
     generation = OmegaConf.structured(GenerationConfig(beam=1, max_len_b=15))
@@ -183,6 +185,33 @@ def test_other_symbols_stay_out_of_a_corpus(world, kind, tmp_path):
         build(world, kind, tmp_path / "native", *pair, "--kbest-engine", "native")
 
 
+@pytest.mark.parametrize("kind", ["m2m", "bos"])
+def test_lists_are_trained_on_with_their_symbols(world, kind, tmp_path):
+    """The best hypothesis of a list is in a batch as the same target is in that of any training."""
+    pair, corpus = ["-s", "aa", "-t", "en"], tmp_path / "corpus"
+    build(world, kind, corpus, *pair)
+    task = make_task(world, kind)
+    task.cfg.data = task.args.data = str(corpus)
+    task.load_dataset("train")
+    task.cfg.kbest_lists, task._draw = str(corpus), Candidates(2)
+    ordinary = task.datasets["train"]
+    task.load_dataset("train")
+    for index in range(5):
+        found = task.datasets["train"].collater([task.datasets["train"][index]])
+        expected = ordinary.collater([ordinary[index]])
+        length = expected["target"].size(1)
+        assert torch.equal(found["net_input"]["src_tokens"], expected["net_input"]["src_tokens"])
+        assert torch.equal(found["target"][:1, :length], expected["target"])
+        given = found["net_input"]["prev_output_tokens"]
+        assert torch.equal(given[:1, :length], expected["net_input"]["prev_output_tokens"])
+    flags = ["--lang-pairs", "aa-en"] if kind == "m2m" else []
+    risk = ["--criterion", "actor_risk", "--kbest-lists", corpus, "--candidates", "2", "--max-update", "2"]
+    assert world.train(kind, tmp_path / "tg", *flags, *risk, data=corpus)
+    refused = ["--criterion", "actor_preference", "--kbest-lists", corpus]
+    with pytest.raises(UserError, match="actor_preference does not know this task's language symbols"):
+        world.train(kind, tmp_path / "refused", *flags, *refused, data=corpus)
+
+
 def test_interactive_translates_what_generate_does(world, tmp_path):
     for kind in ("m2m", "mbart25"):
         base = world.base(kind)
@@ -252,17 +281,25 @@ def test_training_goes_on_exactly(world, tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a) and a
 
 
-def test_hydra_trains_a_model_of_many_languages(world, tmp_path):
-    marks = ["+task.langs='aa,bb,en'", "+task.lang_pairs='aa-en,en-bb'", "+task.encoder_langtok=src"]
-    done = run_process(
+HYDRA = {
+    "m2m": ("tg_transformer", ["lang_pairs='aa-en,en-bb'", "encoder_langtok=src", "decoder_langtok=true"]),
+    "mbart25": ("tg_bart", ["source_lang=aa", "target_lang=en"]),
+}
+
+
+@pytest.mark.parametrize("kind", HYDRA)
+def test_hydra_trains_a_model_of_many_languages(world, kind, tmp_path):
+    arch, options = HYDRA[kind]
+    done = run_forked(
         *("fairseq-hydra-train", "--config-dir", REPO / "user_dir_configs", "--config-name", "tg"),
-        *("+model._name=tg_transformer", f"model.base_checkpoint={world.base('m2m')}", "optimization.max_update=2"),
-        *(f"task._name=tg_{MULTI}", f"task.data={world.data}", *marks, "+task.decoder_langtok=true"),
+        *(f"+model._name={arch}", f"model.base_checkpoint={world.base(kind)}", "optimization.max_update=2"),
+        *(f"task._name=tg_{KINDS[kind][0]}", f"task.data={world.data}", "+task.langs='aa,bb,en'"),
+        *(f"+task.{option}" for option in options),
         *(f"common.user_dir={USER_DIR}", "dataset.num_workers=0", "common.cpu=true"),
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    found = world.generate("m2m", PAIR, f"{tmp_path}/checkpoints/checkpoint_last.pt", "--beam", "1")
+    found = world.generate(kind, PAIR, f"{tmp_path}/checkpoints/checkpoint_last.pt", "--beam", "1")
     assert len(hypotheses(found)) == 12
 
 
@@ -320,3 +357,10 @@ def test_flags_that_disagree_with_the_checkpoints_are_refused(world, tmp_path):
             *("--criterion", "actor_cross_entropy", "--save-dir", tmp_path, "--max-tokens", "400", *IN_PROCESS),
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_what_does_not_know_symbols_says_so(world, tmp_path):
+    with pytest.raises(UserError, match="sources are changed without their language symbols"):
+        world.train("m2m", tmp_path / "changed", "--source-noise", "0.1")
+    with pytest.raises(UserError, match="actor_policy_gradient does not know this task's language symbols"):
+        world.train("m2m", tmp_path / "rewarded", "--criterion", "actor_policy_gradient")

@@ -14,7 +14,7 @@ import torch
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
-from tests.conftest import REPO, run, run_process, run_tg
+from tests.conftest import REPO, run, run_forked, run_process, run_tg
 from tests.integration.corpora import BASE, build
 
 CRITERIA = {
@@ -79,7 +79,7 @@ def test_two_ranks_train_what_one_trains_with_their_batches(workspace, whole, tm
 
 
 def test_hydra(workspace, whole, tmp_path):
-    done = run_process(
+    done = run_forked(
         *("fairseq-hydra-train", "--config-dir", REPO / "user_dir_configs", "--config-name", "tg"),
         *("+model._name=tg_fconv", f"model.base_checkpoint={workspace.bases[BASE]}", f"task.data={workspace.data}"),
         *(f"+task.kbest_lists={whole}", "criterion._name=actor_risk", "+criterion.candidates=3"),

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 import torch
@@ -19,42 +19,33 @@ from tests.conftest import Workspace, run_process
 BASE = "transformer"
 
 
-def actors(directory: Path) -> Dict[str, torch.Tensor]:
-    return split_tensors(load_checkpoint(str(directory / "checkpoint_last.pt"))["model"])[1]
+def actors(checkpoint: Path) -> Dict[str, torch.Tensor]:
+    return split_tensors(load_checkpoint(str(checkpoint))["model"])[1]
 
 
 def flags(workspace: Workspace, out: Path, *more: Any) -> List[Any]:
-    return workspace.train_flags(BASE, "--save-dir", out, "--max-epoch", "2", "--no-epoch-checkpoints", *more)
+    return workspace.train_flags(BASE, "--save-dir", out, "--max-epoch", "10", *more)
 
 
 @pytest.fixture(scope="module")
-def alone(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Dict[str, torch.Tensor]:
-    """The actors of one rank that takes two batches for an update."""
-    out = tmp_path_factory.mktemp("alone")
-    workspace.train(BASE, out, *flags(workspace, out, "--update-freq", "2")[1:])
-    return actors(out)
-
-
-def assert_close(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=1e-5)
-
-
-def test_two_ranks_train_what_one_trains_with_their_batches(workspace, alone, tmp_path):
-    done = run_process("fairseq-tg", "train", "--ranks", "2", "--", *flags(workspace, tmp_path))
+def undisturbed(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The checkpoints of two ranks that nothing happened to."""
+    out = tmp_path_factory.mktemp("undisturbed")
+    done = run_process("fairseq-tg", "train", "--ranks", "2", "--", *flags(workspace, out))
     assert done.returncode == 0, done.stderr
-    assert_close(actors(tmp_path), alone)
+    return out
 
 
-def start(workspace: Workspace, out: Path) -> Tuple[subprocess.Popen, List[int]]:
-    """A long training on two ranks that has a checkpoint already: its launcher, and its ranks."""
-    command = flags(workspace, out, "--max-epoch", "40")
-    launcher = [str(Path(sys.executable).parent / "fairseq-tg"), "train", "--ranks", "2", "--", *map(str, command)]
-    process = subprocess.Popen(launcher, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while not (out / "checkpoint_last.pt").exists() and process.poll() is None:
-        time.sleep(0.02)
-    return process, list(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
+def test_two_ranks_train_what_one_trains_with_their_batches(workspace, undisturbed, tmp_path):
+    workspace.train(BASE, tmp_path, *flags(workspace, tmp_path, "--max-epoch", "2", "--update-freq", "2")[1:])
+    ours, alone = (actors(out / "checkpoint2.pt") for out in (undisturbed, tmp_path))
+    assert ours.keys() == alone.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, alone[name], rtol=0, atol=1e-5)
+
+
+def ranks_of(launcher: subprocess.Popen) -> List[int]:
+    return list(map(int, Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()))
 
 
 def last_line(process: subprocess.Popen) -> str:
@@ -63,28 +54,50 @@ def last_line(process: subprocess.Popen) -> str:
     return errors.splitlines()[-1]
 
 
-def test_a_killed_rank_ends_the_job_which_then_goes_on_exactly(workspace, tmp_path):
-    process, ranks = start(workspace, tmp_path / "killed")
-    os.kill(ranks[1], signal.SIGKILL)
+def test_a_killed_rank_ends_the_job_which_then_goes_on_exactly(workspace, undisturbed, tmp_path):
+    program = str(Path(sys.executable).parent / "fairseq-tg")
+    command = [program, "train", "--ranks", "2", "--", *map(str, flags(workspace, tmp_path))]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not (tmp_path / "checkpoint_last.pt").exists() and process.poll() is None:
+        time.sleep(0.02)
+    os.kill(ranks_of(process)[1], signal.SIGKILL)
     assert last_line(process) == ("fairseq_tg: error: rank 1 of 2 was killed by SIGKILL: run the same command to go on")
-    for out in ("killed", "undisturbed"):
-        done = run_process(
-            "fairseq-tg", "train", "--ranks", "2", "--", *flags(workspace, tmp_path / out, "--max-epoch", "40")
-        )
-        assert done.returncode == 0, done.stderr
-    ours, theirs = (actors(tmp_path / out) for out in ("killed", "undisturbed"))
+    assert not (tmp_path / "checkpoint10.pt").exists()
+    done = run_process(*command)
+    assert done.returncode == 0, done.stderr
+    ours, theirs = (actors(out / "checkpoint_last.pt") for out in (tmp_path, undisturbed))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
-def test_a_rank_that_was_told_to_end_has_failed(workspace, tmp_path):
+#: Ranks that do nothing but say that they are there: how they end is not for fairseq to say
+IDLE = """
+import sys
+from fairseq_tg import cli
+from fairseq_tg.launch import ranks
+ranks.fairseq = lambda *words: [sys.executable, "-c", "import sys, time; print(flush=True); time.sleep(60)"]
+cli.main(["train", "--ranks", "2", "--", "data"])
+"""
+
+
+@pytest.fixture
+def idle() -> Iterator[Tuple[subprocess.Popen, List[int]]]:
+    """A launcher, and its ranks."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", IDLE], text=True, **pipes) as process:
+        for _ in range(2):
+            process.stdout.readline()
+        yield process, ranks_of(process)
+
+
+def test_a_rank_that_was_told_to_end_has_failed(idle):
     """Schedulers send SIGTERM; and so do we, to those that are left when one has failed by itself."""
-    process, ranks = start(workspace, tmp_path)
+    process, ranks = idle
     os.kill(ranks[0], signal.SIGTERM)
     assert last_line(process).endswith("rank 0 of 2 was killed by SIGTERM: run the same command to go on")
 
 
-def test_a_launcher_that_was_told_to_end_ends_its_ranks(workspace, tmp_path):
-    process, ranks = start(workspace, tmp_path)
+def test_a_launcher_that_was_told_to_end_ends_its_ranks(idle):
+    process, ranks = idle
     process.terminate()
     assert last_line(process).endswith("interrupted: run the same command to go on")
-    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    assert len(ranks) == 2 and not any(Path(f"/proc/{rank}").exists() for rank in ranks)

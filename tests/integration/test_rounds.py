@@ -71,23 +71,22 @@ def test_the_best_round_is_kept(workspace, tmp_path, capsys):
     training = Training(epochs=1, max_tokens=400, lr=0.02)
     recipe = Recipe(
         **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "training": training},
-        **{"beam": 3, "workers": 1, "rounds": 2},
+        **{"beam": 3, "workers": 1, "rounds": 2, "objective": "sbleu+1"},
     )
     _, task = load_model(recipe.base, recipe.data)
     record, _ = read_base(recipe.base)
     best = train_in_rounds(recipe, record, task, tmp_path)
-    scores = [
-        load_checkpoint(str(tmp_path / f"round-{n}" / "actor" / "checkpoint_best.pt"))["extra_state"]["best"]
-        for n in (1, 2)
-    ]
-    chosen = tmp_path / f"round-{1 if scores[0] >= scores[1] else 2}" / "actor" / "checkpoint_best.pt"
+    found = [tmp_path / name / "actor" / "checkpoint_best.pt" for name in ("first", "round-1", "round-2")]
+    scores = [load_checkpoint(str(path))["extra_state"]["best"] for path in found]
+    chosen = found[scores.index(max(scores))]  # the first of equal ones
     assert best == tmp_path / "actor" / "checkpoint_best.pt" and best.read_bytes() == chosen.read_bytes()
     second = CorpusDirectory(str(tmp_path / "round-2" / "pseudo-bin")).manifest
     assert second["counts"]["kept"] > 0 and second["recipe"]["refreshes"]
-    log = parse_json((tmp_path / "round-2" / "actor" / "stage.json").read_text())
-    assert "start" in log["settings"]  # the second goes on from the first's actors
+    stages = [parse_json(path.with_name("stage.json").read_text())["settings"] for path in found]
+    assert ["start" in stage for stage in stages] == [False, True, True]  # each goes on from the last one's actors
+    assert [stage["training"]["criterion"] for stage in stages] == ["actor_cross_entropy", "actor_risk", "actor_risk"]
     printed = capsys.readouterr().out
-    assert "sentences were searched again" in printed and "the best is round" in printed
+    assert "sentences were searched again" in printed and f"the best is {chosen.parent.parent.name}" in printed
 
     def times() -> dict:
         return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}

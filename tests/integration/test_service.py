@@ -23,18 +23,15 @@ from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.explain import explain
 from fairseq_tg.compiled.options import Compilation
-from tests.conftest import Workspace, stir
-from tests.service import CODE, Server
+from tests.conftest import Workspace
+from tests.service import CODE, Server, make_model
 
 TEXT = "w1 w2 w3. W4 w5!\n\nw6"
 
 
 @pytest.fixture(scope="module")
 def model(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("served") / "model.tg"
-    actors = stir(workspace.actor_model("transformer"), 2.0)
-    compile_model(actors, workspace.task(), Compilation("", str(path)))
-    return path
+    return make_model(tmp_path_factory.mktemp("served"), workspace, 2.0)
 
 
 @pytest.fixture(scope="module")

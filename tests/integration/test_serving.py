@@ -14,7 +14,7 @@ import pytest
 from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.filter import AHEAD, WINDOW, Filter
 from fairseq_tg.errors import UserError
-from tests.conftest import FAMILIES, IN_PROCESS, USER_DIR, hypotheses, run_process, run_tg
+from tests.conftest import FAMILIES, IN_PROCESS, USER_DIR, hypotheses, run_forked, run_process, run_tg
 
 LOG2_E = 1.4426950408889634
 LINES = ["w1 w2 w3", "", "w5", "w4 w4 w0 w8 w2"]
@@ -64,7 +64,7 @@ def test_interactive_takes_the_fast_path(workspace, trained):
     flags = [workspace.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", trained["transformer"]]
     flags += ["--beam", "1", "--max-len-b", "20", *IN_PROCESS]
     text = "".join(f"{line}\n" for line in LINES if line)
-    fast, slow = (run_process("fairseq-interactive", *flags, *more, stdin=text) for more in ([], ["--no-fast-greedy"]))
+    fast, slow = (run_forked("fairseq-interactive", *flags, *more, stdin=text) for more in ([], ["--no-fast-greedy"]))
     assert fast.returncode == slow.returncode == 0, fast.stderr + slow.stderr
     assert hypotheses(fast.stdout) == hypotheses(slow.stdout) and len(hypotheses(fast.stdout)) == 3
 

@@ -13,10 +13,7 @@ import pytest
 
 from benchmarks.serve_load import Load, memory
 from fairseq_tg.compiled import Translator
-from fairseq_tg.compiled.compile import compile_model
-from fairseq_tg.compiled.options import Compilation
-from tests.conftest import make_workspace, stir
-from tests.service import Server
+from tests.service import Server, make_model_alone, serving
 
 SCHEMATHESIS = Path(os.environ.get("TG_SCHEMATHESIS", ".venv-load/bin/schemathesis"))
 #: Of each operation; the coverage phase and five operations make about three times as many requests of it
@@ -30,19 +27,13 @@ REQUEST = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/jso
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("load")
-    workspace = make_workspace(directory, ["transformer"])
-    actors = stir(workspace.actor_model("transformer"), 1.0)
-    compile_model(actors, workspace.task(), Compilation("", str(directory / "model.tg")))
-    return directory / "model.tg"
+    return make_model_alone(tmp_path_factory.mktemp("load"))
 
 
 @pytest.fixture(scope="module")
 def server(model: Path) -> Iterator[Server]:
-    running = Server(model, "--threads", 2)
-    yield running
-    assert running.stop() == 0
-    assert running.process.stderr is not None and "Traceback" not in running.process.stderr.read()
+    with serving(model, "--threads", 2) as running:
+        yield running
 
 
 def assert_well(server: Server, model: Path) -> None:

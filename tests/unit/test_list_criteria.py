@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fairseq.criterions import CRITERION_REGISTRY
+from fairseq.criterions import build_criterion
 from fairseq.criterions.label_smoothed_cross_entropy import label_smoothed_nll_loss
 from fairseq.logging import metrics
 from omegaconf import OmegaConf
@@ -23,11 +23,7 @@ PAD = 1
 
 def build(criterion, task, **options):
     config = {"_name": criterion, "sentence_avg": False, **options}
-    return type_of(criterion).build_criterion(OmegaConf.create(config), task)
-
-
-def type_of(criterion):
-    return CRITERION_REGISTRY[criterion]
+    return build_criterion(OmegaConf.create(config), task)  # fairseq's, by the criterion's own defaults
 
 
 def make_batch(task, draw, sentences=3):

@@ -45,12 +45,14 @@ def test_a_damaged_output_makes_a_stage_undone(tmp_path: Path, damage: str) -> N
     if damage is not None:
         (tmp_path / "stage" / "file").write_text(damage)
     (tmp_path / "stage" / "half").write_text("of what is damaged, too")
+    (tmp_path / "stage" / "elsewhere").symlink_to(tmp_path)
     assert not stage.is_done()
     do(stage)
     assert stage.is_done() and not (tmp_path / "stage" / "half").exists()
-    stage.stamp.write_text("{}")
-    with pytest.raises(UserError, match=r"stage.json' is damaged"):
-        stage.is_done()
+    for stamp in ("{}", '{"settings": {}, "outputs": 5}', "[" * 100_000):
+        stage.stamp.write_text(stamp)
+        with pytest.raises(UserError, match=r"stage.json' is damaged"):
+            stage.is_done()
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:

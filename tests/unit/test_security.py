@@ -414,6 +414,13 @@ def test_manifests(tmp_path: Path, changes: Dict[str, Any]) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["evil"]
 
 
+@pytest.mark.parametrize("counts", [{}, {"pairs": "x", "source_sentences": [], "skipped": []}])
+def test_counts_of_a_complete_corpus(tmp_path: Path, counts: Dict[str, Any]) -> None:
+    write_manifest(tmp_path / "evil", status="complete", counts=counts, means={}, skipped=[], files={})
+    with pytest.raises(UserError, match=r"evil/manifest.json' is damaged"):
+        run_tg("corpus", "status", tmp_path / "evil")
+
+
 def test_files_outside_of_a_corpus_are_not_looked_at(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     digest = hashlib.sha256(b"x").hexdigest()
@@ -432,6 +439,16 @@ def test_a_function_named_in_a_file_is_never_run(tmp_path: Path, monkeypatch: An
     with pytest.raises(UserError, match="are missing"):
         run_tg("corpus", "merge", tmp_path / "corpus", "--out", tmp_path / "out")
     assert not os.path.exists(MARK) and "evil_objective" not in sys.modules
+
+
+def test_words_of_a_file_have_no_control_over_a_terminal(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "corpus", command="\x1b]0;x\x07", objective="\x1b[2J")
+    shown = run_tg("corpus", "status", tmp_path / "corpus")
+    assert "\\x1b]0;x\\x07" in shown and "\\x1b[2J" in shown and "\x1b" not in shown
+    write_manifest(tmp_path / "evil", languages=["\x1b[2J", "yy"])
+    with pytest.raises(UserError, match=r"evil/manifest.json' is damaged") as raised:
+        run_tg("corpus", "status", tmp_path / "evil")
+    assert "\x1b" not in str(raised.value)
 
 
 def test_bombs_in_lists(tmp_path: Path) -> None:

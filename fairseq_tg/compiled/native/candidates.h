@@ -31,15 +31,15 @@ class Candidates {
     if (static_cast<int>(found_.size()) >= 2 * wanted_) cut();
   }
 
-  // logits[i] + more of every token i
-  void scan(const float* logits, int n, int row, float more) {
+  // logits[i] + more of every token i, or of the token that is the i-th of `tokens`
+  void scan(const float* logits, int n, int row, float more, const int* tokens = nullptr) {
     int i = 0;
     for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
       const V a = load(logits + i) + splat(more), b = load(logits + i + kLanes) + splat(more);
       if (!any((a > splat(least_)) | (b > splat(least_)))) continue;
-      for (int j = i; j < i + 2 * kLanes; ++j) add(logits[j] + more, row, j);
+      for (int j = i; j < i + 2 * kLanes; ++j) add(logits[j] + more, row, tokens ? tokens[j] : j);
     }
-    for (; i < n; ++i) add(logits[i] + more, row, i);
+    for (; i < n; ++i) add(logits[i] + more, row, tokens ? tokens[i] : i);
   }
 
   const std::vector<Candidate>& sorted() {

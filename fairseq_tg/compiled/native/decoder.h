@@ -60,9 +60,9 @@ class Decoder {  // of one batch
   virtual const Matrix& output() const = 0;
   // What its actors act with
   virtual Acting& acting() = 0;
-  // logits of some of the rows that `step` gave features of: count x vocabulary
-  void project(const float* features, int count, float* logits) {
-    mul(output(), features, output().cols, count, logits, output().rows);
+  // logits of some of the rows that `step` gave features of, by the output projection or some rows of it: count x rows
+  void project(const Matrix& projection, const float* features, int count, float* logits) {
+    mul(projection, features, projection.cols, count, logits, projection.rows);
   }
 
  protected:

@@ -12,7 +12,9 @@ namespace tg {
 enum FamilyKind { kTransformer = 0, kLstm = 1, kFconv = 2 };  // as in layout.py
 
 struct Model {
+  const Model* base = nullptr;
   Tensors tensors;
+  Shortlist own_shortlist;
   std::unique_ptr<Family> family;
   std::string missing;
 
@@ -35,6 +37,7 @@ struct Model {
       missing = error.what();
     }
   }
+  const Shortlist& shortlist() const { return base ? base->shortlist() : own_shortlist; }
   Words words() const {
     return {tensors.integer("vocabulary"), tensors.integer("pad"), tensors.integer("eos"), tensors.integer("unk")};
   }
@@ -80,6 +83,7 @@ tg::Model* tg_new(const tg::Model* base) {
   tg::Model* model = nullptr;
   tg::guarded([&] {
     model = new tg::Model();
+    model->base = base;
     model->tensors.base = base ? &base->tensors : nullptr;
   });
   return model;
@@ -125,6 +129,14 @@ int tg_norm(tg::Model* model, const char* name, const float* weight, const float
   return tg::guarded([&] { model->tensors.norms[name] = tg::Norm{{weight, weight + size}, {bias, bias + size}}; });
 }
 
+// What source tokens bring: see shortlist.h
+int tg_shortlist(tg::Model* model, const int32_t* starts, int source_vocabulary, const int32_t* tokens) {
+  return tg::guarded([&] {
+    model->own_shortlist.starts.assign(starts, starts + source_vocabulary + 1);
+    model->own_shortlist.tokens.assign(tokens, tokens + starts[source_vocabulary]);
+  });
+}
+
 // The name of a tensor that is not there, or null when the model is complete
 const char* tg_connect(tg::Model* model) {
   if (tg::guarded([&] { model->connect(); })) return "memory";
@@ -135,7 +147,8 @@ int tg_search(const tg::Model* model, const tg::Request* request, int threads, c
   return tg::guarded([&] {
     auto decoder = model->family->decoder(threads);
     decoder->acting().enabled = !request->base;
-    tg::Search(model->words(), *request, *results).run(*decoder);
+    const tg::Shortlist none;
+    tg::Search(model->words(), request->all ? none : model->shortlist(), *request, *results).run(*decoder);
   });
 }
 

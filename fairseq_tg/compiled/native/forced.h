@@ -21,7 +21,7 @@ inline void trace_translation(const TraceRequest& request, const TraceResults& r
     rows.step = step;
     rows.add(0, last, 0);
     trace.begin_step(step);
-    decoder.project(decoder.step(rows), 1, logits.data());
+    decoder.project(decoder.output(), decoder.step(rows), 1, logits.data());
     likeliest.begin(request.likeliest);
     likeliest.scan(logits.data(), vocabulary, 0, -log_sum_exp(logits.data(), vocabulary));
     const auto& found = likeliest.sorted();

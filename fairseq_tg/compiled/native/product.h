@@ -103,6 +103,44 @@ struct Matrix {
         }
     return m;
   }
+
+  // Some of the rows
+  Matrix take(const std::vector<int>& chosen) const {
+    Matrix m;
+    m.rows = static_cast<int>(chosen.size());
+    m.cols = cols;
+    const size_t padded = static_cast<size_t>(m.panels()) * kPanel, pairs = (cols + 1) / 2;
+    m.bias.assign(padded, 0.f);
+    if (int8()) {
+      m.scales.assign(padded, 0.f);
+      m.quantized = Aligned<int8_t>(padded * pairs * 2);
+      take_panels(chosen, pairs, reinterpret_cast<const int16_t*>(quantized.data()),
+                  reinterpret_cast<int16_t*>(m.quantized.data()));
+    } else {
+      m.weights = Aligned<float>(padded * cols);
+      take_panels(chosen, cols, weights.data(), m.weights.data());
+    }
+    for (int i = 0; i < m.rows; ++i) {
+      m.bias[i] = bias[chosen[i]];
+      if (int8()) m.scales[i] = scales[chosen[i]];
+    }
+    return m;
+  }
+
+ private:
+  // Whose panels have `depth` entries of every row; what is left of the last panel is its first row again
+  template <class T>
+  static void take_panels(const std::vector<int>& chosen, size_t depth, const T* from, T* to) {
+    for (size_t first = 0; first < chosen.size(); first += kPanel) {
+      const T* rows[kPanel];
+      for (size_t r = 0; r < kPanel; ++r) {
+        const size_t row = chosen[first + r < chosen.size() ? first + r : first];
+        rows[r] = from + row / kPanel * depth * kPanel + row % kPanel;
+      }
+      for (size_t c = 0; c < depth; ++c, to += kPanel)
+        for (size_t r = 0; r < kPanel; ++r) to[r] = rows[r][c * kPanel];
+    }
+  }
 };
 
 constexpr int kVectors = kPanel / kLanes;  // of a panel

@@ -3,6 +3,7 @@
 
 #include "candidates.h"
 #include "decoder.h"
+#include "shortlist.h"
 
 namespace tg {
 
@@ -11,7 +12,7 @@ struct Request {           // as in engine.py
   const int32_t* lengths;  // of each sentence
   const int32_t* limits;   // most tokens of each translation, its eos not counted
   const int32_t* prefix;   // first tokens of each translation, pad where there is no more; may be null
-  int32_t batch, prefix_length, min_length, beam, nbest, normalize, base;
+  int32_t batch, prefix_length, min_length, beam, nbest, normalize, base, all;
   float unk_penalty, length_penalty;
 };
 
@@ -29,8 +30,13 @@ struct Words {
 
 class Search {
  public:
-  Search(const Words& words, const Request& request, const Results& results)
-      : words_(words), request_(request), results_(results), beam_(std::min(request.beam, words.vocabulary - 1)) {}
+  Search(const Words& words, const Shortlist& shortlist, const Request& request, const Results& results)
+      : words_(words),
+        shortlist_(shortlist),
+        request_(request),
+        results_(results),
+        beam_(std::min(request.beam, words.vocabulary - 1)),
+        all_(words.vocabulary, words.pad, words.eos, words.unk) {}
 
   void run(Decoder& decoder) {
     Sources sources{request_.tokens, {0}};
@@ -44,6 +50,13 @@ class Search {
     if (!results_.scores) close_at_limits();
     if (!rows_.count()) return;
     decoder.begin(sources);
+    if (!shortlist_.empty())
+      for (int b = 0; b < request_.batch; ++b) {
+        const size_t prefix = static_cast<size_t>(b) * request_.prefix_length;
+        sentences_[b].choices = std::make_unique<Choices>(
+            all_, shortlist_, decoder.output(), sources.tokens + sources.starts[b], sources.length(b),
+            request_.prefix ? request_.prefix + prefix : nullptr, request_.prefix ? request_.prefix_length : 0);
+      }
     while (rows_.count()) {
       history_.push_back({rows_.token, rows_.parent, scores_});
       const float* features = decoder.step(rows_);
@@ -62,7 +75,8 @@ class Search {
   };
   struct Sentence {
     std::vector<Hypothesis> finished;
-    std::vector<char> ignored;  // fairseq's cands_to_ignore
+    std::vector<char> ignored;         // fairseq's cands_to_ignore
+    std::unique_ptr<Choices> choices;  // if there is a shortlist
   };
   struct Step {
     std::vector<int> token, parent;
@@ -73,9 +87,11 @@ class Search {
   static constexpr size_t kLogits = size_t{1} << 18;
 
   const Words words_;
+  const Shortlist& shortlist_;
   const Request& request_;
   const Results& results_;
   const int beam_;
+  const Choices all_;
   Rows rows_, next_rows_;
   std::vector<float> scores_, next_scores_;  // of rows: sums of log-probabilities
   std::vector<Step> history_;
@@ -84,50 +100,66 @@ class Search {
   Candidates candidates_;
   std::vector<char> masked_;
 
+  const Choices& choices(int sentence) const {
+    const auto& own = sentences_[sentence].choices;
+    return own ? *own : all_;
+  }
+
   void choose(Decoder& decoder, const float* features) {
-    const int m = rows_.count(), vocabulary = words_.vocabulary, width = decoder.output().cols;
-    const int most = std::max<int>(48, static_cast<int>(kLogits / vocabulary));
+    const int m = rows_.count(), width = decoder.output().cols;
     next_rows_.clear();
     next_scores_.clear();
-    for (int first = 0; first < m;) {
-      const int count = std::min(m - first, most);
-      logits_.resize(std::max(logits_.size(), static_cast<size_t>(count) * vocabulary));
-      decoder.project(features + static_cast<size_t>(first) * width, count, logits_.data());
-      for (int r = first; r < first + count; ++r) {
-        float* logits = row(logits_, r - first, vocabulary);
-        if (beam_ == 1) {
-          take_best(r, logits);
-          continue;
-        }
-        if (!r || rows_.sentence[r] != rows_.sentence[r - 1]) begin_sentence(rows_.sentence[r]);
-        consider(r, logits);
-        if (r + 1 == m || rows_.sentence[r] != rows_.sentence[r + 1]) end_sentence(rows_.sentence[r], r);
+    for (int first = 0, count; first < m; first += count) {
+      // With a shortlist, of one sentence: the next one has another
+      const Choices& from = choices(rows_.sentence[first]);
+      const int most = std::max<int>(48, static_cast<int>(kLogits / from.vocabulary));
+      for (count = 1; count < std::min(m - first, most);) {
+        if (!from.tokens.empty() && rows_.sentence[first + count] != rows_.sentence[first]) break;
+        ++count;
       }
-      first += count;
+      grow(logits_, static_cast<size_t>(count) * from.vocabulary);
+      decoder.project(from.tokens.empty() ? decoder.output() : from.output,
+                      features + static_cast<size_t>(first) * width, count, logits_.data());
+      look_at(first, count, from);
+    }
+  }
+
+  // The logits of some rows
+  void look_at(int first, int count, const Choices& from) {
+    for (int r = first; r < first + count; ++r) {
+      float* logits = row(logits_, r - first, from.vocabulary);
+      const int sentence = rows_.sentence[r];
+      if (beam_ == 1) {
+        take_best(r, from, logits);
+        continue;
+      }
+      if (!r || sentence != rows_.sentence[r - 1]) begin_sentence();
+      consider(r, from, logits);
+      if (r + 1 == rows_.count() || sentence != rows_.sentence[r + 1]) end_sentence(sentence, r);
     }
   }
 
   // What a row may go on with: the one token that it has to, or -1 for any whose logit is not -inf
-  int restrict(int r, float* logits) const {
+  int restrict(int r, const Choices& from, float* logits) const {
     const int sentence = rows_.sentence[r], step = rows_.step;
-    logits[words_.pad] = -INFINITY;
-    logits[words_.unk] -= request_.unk_penalty;
+    logits[from.pad] = -INFINITY;
+    logits[from.unk] -= request_.unk_penalty;
     if (step >= request_.limits[sentence]) return words_.eos;
     // The least length is not asked for while any sentence of the batch has a prefix
     const bool in_prefix = request_.prefix && step < request_.prefix_length;
     const int forced =
         in_prefix ? request_.prefix[static_cast<size_t>(sentence) * request_.prefix_length + step] : words_.pad;
     if (forced != words_.pad) return forced;
-    if (!in_prefix && step < request_.min_length) logits[words_.eos] = -INFINITY;
+    if (!in_prefix && step < request_.min_length) logits[from.eos] = -INFINITY;
     return -1;
   }
 
   // The beam of one: without scores, no more than an argmax
-  void take_best(int r, float* logits) {
-    const float normalizer = results_.scores ? log_sum_exp(logits, words_.vocabulary) : 0.f;
-    const int forced = restrict(r, logits);
-    const int token = forced < 0 ? argmax(logits, words_.vocabulary) : forced;
-    const float score = results_.scores ? scores_[r] + (logits[token] - normalizer) : 0.f;
+  void take_best(int r, const Choices& from, float* logits) {
+    const float normalizer = results_.scores ? log_sum_exp(logits, from.vocabulary) : 0.f;
+    const int forced = restrict(r, from, logits);
+    const int place = forced < 0 ? argmax(logits, from.vocabulary) : from.place(forced), token = from.token(place);
+    const float score = results_.scores ? scores_[r] + (logits[place] - normalizer) : 0.f;
     if (token == words_.eos) {
       finish(rows_.sentence[r], r, score);
       give(rows_.sentence[r]);
@@ -156,18 +188,20 @@ class Search {
     std::swap(scores_, next_scores_);
   }
 
-  void begin_sentence(int) {
+  void begin_sentence() {
     // fairseq takes twice the beam, so that enough are left if one in each row is eos; and never pad
     candidates_.begin(rows_.step ? 2 * beam_ : std::min(2 * beam_, words_.vocabulary - 1));
   }
 
-  void consider(int r, float* logits) {
-    const float normalizer = log_sum_exp(logits, words_.vocabulary);
+  void consider(int r, const Choices& from, float* logits) {
+    const float normalizer = log_sum_exp(logits, from.vocabulary);
     if (!std::isfinite(normalizer)) return;  // there is nothing to expect of it
-    const int forced = restrict(r, logits);
-    if (forced < 0) return candidates_.scan(logits, words_.vocabulary, r, scores_[r] - normalizer);
+    const int forced = restrict(r, from, logits);
+    if (forced < 0)
+      return candidates_.scan(logits, from.vocabulary, r, scores_[r] - normalizer,
+                              from.tokens.empty() ? nullptr : from.tokens.data());
     const bool first = !r || rows_.sentence[r] != rows_.sentence[r - 1];
-    const float score = logits[forced] + (scores_[r] - normalizer);
+    const float score = logits[from.place(forced)] + (scores_[r] - normalizer);
     if (forced != words_.eos || rows_.step >= request_.limits[rows_.sentence[r]] || !rows_.step)
       return candidates_.add(score, r, forced);
     // A prefix that ends the sentence: fairseq puts the first row in the place of all
@@ -250,6 +284,7 @@ class Search {
     }
     finished.clear();
     finished.shrink_to_fit();
+    sentences_[sentence].choices.reset();
   }
 };
 

@@ -1,0 +1,57 @@
+"""The objective that puts the length of a base's translations right.
+
+Sentence BLEU chooses short hypotheses and actors learn that: good for a base that is too long, bad for one that is too
+short, which pays in BLEU's brevity penalty. `sbleu+1` and `sbleu+2` choose longer ones (docs/results.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Sequence, TypeVar
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation.batches import translate_all
+from fairseq_tg.evaluation.shares import bleu_statistics
+from fairseq_tg.evaluation.subset import read_subset
+from fairseq_tg.evaluation.systems import System, build
+from fairseq_tg.evaluation.tables import Progress
+from fairseq_tg.recipe.options import AUTO, Recipe
+
+R = TypeVar("R", bound=Recipe)
+#: What is chosen by below a length to the references, and above the last
+BETWEEN, ABOVE = "sbleu+1", "sbleu"
+SHORT_TO_LONG = ((0.99, "sbleu+2"), (1.01, BETWEEN))
+SPLIT, SENTENCES = "valid", 2000  # that are looked at
+
+
+def choose_objective(ratio: float) -> str:
+    """By the length of the base's greedy translations, to the references."""
+    return next((objective for most, objective in SHORT_TO_LONG if ratio < most), ABOVE)
+
+
+def with_objective(recipe: R, model: Any, task: Any) -> R:
+    """The recipe with an objective of its own in the place of `auto`: the same one whenever it is asked."""
+    if recipe.objective != AUTO:
+        return recipe
+    if len(task.pairs) > 1:
+        print(f"objective: {BETWEEN}, for several pairs of languages")
+        return replace(recipe, objective=BETWEEN)
+    subset = read_subset(task, SPLIT, model, recipe.text, SENTENCES)
+    if subset.references is None:
+        raise UserError(f"the split '{SPLIT}' of '{recipe.data}' has no references: actors are chosen by them")
+    system = System("greedy", "fast", recipe.base, recipe.data, threads=recipe.workers, languages=recipe.languages)
+    say = Progress()
+    tokens = translate_all(build(system, lambda *_: (model, task)), subset.sources, say, "greedy translations of valid")
+    say.end()
+    ratio = length_ratio([subset.words(sentence) for sentence in tokens], subset.references)
+    chosen = choose_objective(ratio)
+    print(
+        f"objective: {chosen}, as the base's greedy translations of {SPLIT} have {ratio:.3f} of the references' length"
+    )
+    return replace(recipe, objective=chosen)
+
+
+def length_ratio(outputs: Sequence[str], references: Sequence[str]) -> float:
+    """In words as BLEU counts them."""
+    own, wanted = bleu_statistics(outputs, references)[:, :2].sum(axis=0)
+    return float(own / max(wanted, 1))

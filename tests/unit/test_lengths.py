@@ -1,0 +1,30 @@
+"""The objective follows from the length of the base's translations, unless it is given."""
+
+from dataclasses import replace
+
+import pytest
+
+from fairseq_tg.recipe.lengths import choose_objective, length_ratio, with_objective
+from fairseq_tg.recipe.options import Recipe
+from fairseq_tg.tasks.loading import load_model
+from tests.conftest import BASES, Workspace
+
+
+@pytest.mark.parametrize("ratio, objective", [(0.9, "sbleu+2"), (1.0, "sbleu+1"), (1.1, "sbleu")])
+def test_the_longer_the_base_the_less_it_is_lengthened(ratio: float, objective: str) -> None:
+    assert choose_objective(ratio) == objective
+
+
+def test_lengths_are_those_of_words() -> None:
+    assert length_ratio(["a b c", "d"], ["a b", "d e ."]) == pytest.approx(4 / 5)
+
+
+def test_what_auto_stands_for(workspace: Workspace, capsys) -> None:
+    base = workspace.bases[next(iter(BASES))]
+    recipe = Recipe(data=workspace.data, base=base, out="", workers=1)
+    model, task = load_model(base, workspace.data)
+    chosen = with_objective(recipe, model, task).objective
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"objective: {chosen}, as") and chosen == with_objective(recipe, model, task).objective
+    given = replace(recipe, objective="chrf")
+    assert with_objective(given, model, task) is given
