@@ -27,7 +27,9 @@ class Batching:
 
     threads: int = option("cores to translate on", 1, least=1)
     batch_size: int = option("most sentences that are translated together", 32, least=1)
-    patience: float = option("milliseconds that a sentence waits for others", 2.0, range=(0, 1000))
+    patience: float = option(
+        "milliseconds that a sentence waits for others; up to five times that while they come", 2.0, range=(0, 1000)
+    )
     queue: int = option("sentences that may wait; with more, the answer is 503", 256, least=1)
 
 

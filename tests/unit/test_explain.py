@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fairseq_tg.compiled import Translator
+from fairseq_tg.compiled.alignment import _shares, align, units
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.engine import Engine, EngineError, SearchSettings
 from fairseq_tg.compiled.explain import ATTENDED, Actions, Explanation, Step, Translation, explain
@@ -52,6 +53,31 @@ def test_a_trace_is_what_torch_computes(workspace: Workspace, base: str, actor: 
             np.testing.assert_allclose(traced.actions, torch.cat(ratios, 1), rtol=1e-4)
         else:
             assert not traced.actions.any()
+
+
+def test_words_are_aligned_by_attention(workspace: Workspace, tmp_path: Path) -> None:
+    compile_model(
+        stir(workspace.actor_model("transformer"), 2.0), workspace.task(), Compilation("", str(tmp_path / "model.tg"))
+    )
+    translator = Translator.load(str(tmp_path / "model.tg"))
+    line = "w1 w2, w3"  # the second word is two units, and unknown to the dictionary
+    target = [*translator.search([translator.encode("w1 w4 w2")])[0][0].tokens[:-1], 6, 7, 2]
+    output = translator.decode(target)
+    found = align(translator, line, output, target)
+    attention = translator.trace(translator.encode(line), target).attention.mean(1)[:-1, :-1]
+    expected = attention[:, [0, 1, 1, 2]] * [1, 2 / 3, 1 / 3, 1]
+    np.testing.assert_allclose(found, expected / expected.sum(1, keepdims=True), atol=1e-6)
+    assert [output[start:end] for start, end in units(output)] == output.split()
+
+
+def test_subwords_are_put_together() -> None:
+    assert _shares(["\u2581Hun", "d", "\u2581Hu", "nde", ".", ""], "Hund  Hunde.").tolist() == [
+        *([[1, 0, 0]] * 2),
+        *([[0, 1, 0]] * 2),
+        *([[0, 0, 1], [0, 0, 0]]),
+    ]
+    assert _shares(["a@@", "b-c"], "ab-c").tolist() == [[1], [1]]
+    assert [("ja, 你好 don't!"[a:b]) for a, b in units("ja, 你好 don't!")] == ["ja", ",", "你", "好", "don't", "!"]
 
 
 def test_without_its_actors_a_model_is_its_base(workspace: Workspace) -> None:

@@ -304,6 +304,21 @@ def test_what_arrives_together_is_translated_together() -> None:
     assert sorted(map(sorted, work.batches + other.batches)) == [["a", "b", "c"], ["d"]]
 
 
+def test_patience_begins_anew_while_sentences_come() -> None:
+    work = Slow()
+
+    async def scenario(batcher: Batcher) -> None:
+        orders = []
+        for name in "abc":
+            orders.append(batcher.order(work, [name]))
+            await asyncio.sleep(0.4)  # less than the patience, all of them more
+        assert not work.batches
+        await asyncio.gather(*(order.done for order in orders))
+
+    run_batches(scenario, patience=1000.0)
+    assert [sorted(batch) for batch in work.batches] == [["a", "b", "c"]]
+
+
 def test_a_long_document_does_not_hold_up_a_short_one() -> None:
     work = Slow()
 
