@@ -65,6 +65,14 @@ IN_PROCESS = ("--cpu", "--num-workers", "0")
 FAMILIES = ("transformer", "lstm", "fconv")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Any:
+    """What a test printed goes from process to process, which takes no half characters."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--thorough",
