@@ -55,7 +55,7 @@ def _add_option(parser: Any, item: Field, kind: Any) -> None:
         if "nargs" not in settings:
             settings["action"] = "append"
     if kind is bool:
-        settings["action"] = argparse.BooleanOptionalAction if default is True else "store_true"
+        settings["action"] = "store_true" if default is False else argparse.BooleanOptionalAction
     elif "choices" not in settings:
         settings["type"] = {int: at_least(least), float: number(*bounds)}.get(kind, kind)
     if default is not MISSING:

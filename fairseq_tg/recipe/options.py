@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, field, replace
-from typing import Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from fairseq_tg.arguments import option
 from fairseq_tg.languages import LANGUAGES, LanguageOptions
@@ -15,6 +15,17 @@ from fairseq_tg.subwords import WordOptions
 AUTO = "auto"
 #: Criteria that learn from k-best lists
 LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
+
+
+#: What is best of settings that are not given, and for which family it is something else: see docs/results.md
+USUAL: Dict[str, Any] = {"lr": 3e-3, "base_dropout": True}
+OF_FAMILY: Dict[str, Dict[str, Any]] = {"fconv": {"lr": 5e-3, "base_dropout": False}}
+
+
+def _by_family(name: str) -> str:
+    said = {True: "on", False: "off"}
+    others = (f"{said.get(given[name], given[name])} for {family}" for family, given in OF_FAMILY.items())
+    return ", ".join([f"default: {said.get(USUAL[name], USUAL[name])}", *others])
 
 
 @dataclass(frozen=True)
@@ -36,12 +47,16 @@ class Training:
         choices=("actor_cross_entropy", *LIST_CRITERIA),
     )
     hypotheses: int = option("of a list, for actor_risk and actor_trie; 0 is as many as they take by default", 0)
-    lr: float = option("the learning rate at its highest", 3e-3, range=(0, 1))
+    lr: Optional[float] = option(
+        f"the learning rate at its highest ({_by_family('lr')})",
+        None,
+        range=(0, 1),
+    )
     label_smoothing: float = option("of the cross-entropy", 0.1, range=(0, 1))
     max_tokens: int = option("of a batch", 2048, least=1)
     epochs: int = option("passes over the corpus", 3, least=1)
     patience: int = option("validations without a gain before it ends", 3, least=1)
-    base_dropout: bool = option("keep the base's dropout on", True)
+    base_dropout: Optional[bool] = option(f"keep the base's dropout on ({_by_family('base_dropout')})", None)
     source_sampling: Optional[float] = option(
         "segment sources anew in every epoch with --sentencepiece-model: the power of probabilities",
         None,
@@ -52,6 +67,11 @@ class Training:
     )
     source_noise: float = option("leave out and swap words of sources with this probability", 0.0, range=(0, 1))
     seed: int = option("of the actors' first weights and the order of the batches", 1, least=-math.inf)
+
+    def of_family(self, family: str) -> Training:
+        """With what was not given, as it is best for a family of bases."""
+        best = {**USUAL, **OF_FAMILY.get(family, {})}
+        return replace(self, **{name: value for name, value in best.items() if getattr(self, name) is None})
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,7 @@ def train(
         start: a checkpoint whose actors are trained on.
         more: further flags of fairseq-train, which go before those of the training.
     """
+    training = training.of_family(base_record.family)
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
     text = text or WordOptions()
     settings.update(updates=updates, **with_contents(text.given()))
