@@ -74,8 +74,8 @@ class MarkedTask(FairseqTask):
             )
         except FileNotFoundError:
             raise UserError(
-                f"there are no sentences of {source}-{target} for '{split}' in '{self.cfg.data}': give a split and a "
-                "pair that are there"
+                f"there is no split '{split}' of {source}-{target} in '{self.cfg.data}': give a split and a pair that "
+                "are there"
             ) from None
         return dataset.src, dataset.tgt
 
