@@ -112,7 +112,7 @@ def test_a_training_that_was_interrupted_knows_its_settings(workspace, data, rec
     program = Path(sys.executable).parent / "fairseq-tg"
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "preexec_fn": heed_interrupts}
     with subprocess.Popen([program, *map(str, flags)], **output) as process:
-        while not (tmp_path / "actor" / "checkpoint_last.pt").exists() and process.poll() is None:
+        while not (tmp_path / "first" / "actor" / "checkpoint_last.pt").exists() and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         process.communicate()
@@ -121,8 +121,10 @@ def test_a_training_that_was_interrupted_knows_its_settings(workspace, data, rec
         with pytest.raises(UserError, match=rf"was begun with other settings .*{change[0][2:].replace('-', '_')}"):
             run_tg(*flags, *change)
     run_tg(*flags)
-    ended = [load_checkpoint(str(path / "actor" / "checkpoint_last.pt"))["model"] for path in (done, tmp_path)]
-    assert fingerprint(ended[0]) == fingerprint(ended[1])
+    for training in ("first", "round-1"):
+        last = Path(training) / "actor" / "checkpoint_last.pt"
+        ended = [load_checkpoint(str(path / last))["model"] for path in (done, tmp_path)]
+        assert fingerprint(ended[0]) == fingerprint(ended[1])
 
 
 def test_data_in_the_other_direction(workspace, data, tmp_path):
