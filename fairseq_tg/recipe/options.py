@@ -18,14 +18,15 @@ LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
 
 
 #: What is best of settings that are not given, and for which family it is something else: see docs/results.md
-USUAL: Dict[str, Any] = {"lr": 3e-3, "base_dropout": True}
-OF_FAMILY: Dict[str, Dict[str, Any]] = {"fconv": {"lr": 5e-3, "base_dropout": False}}
+USUAL: Dict[str, Any] = {"actor_rank": 32, "lr": 3e-3, "base_dropout": True}
+OF_FAMILY: Dict[str, Dict[str, Any]] = {"fconv": {"actor_rank": 64, "lr": 5e-3, "base_dropout": False}}
 
 
 def _by_family(name: str) -> str:
-    said = {True: "on", False: "off"}
-    others = (f"{said.get(given[name], given[name])} for {family}" for family, given in OF_FAMILY.items())
-    return ", ".join([f"default: {said.get(USUAL[name], USUAL[name])}", *others])
+    def said(value: Any) -> str:
+        return ("on" if value else "off") if isinstance(value, bool) else str(value)
+
+    return ", ".join([f"default: {said(USUAL[name])}", *(f"{said(of[name])} for {f}" for f, of in OF_FAMILY.items())])
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,10 @@ class Training:
 
     actor: str = option("form of the actors: gate, ff, ff2, rnn or linear", "gate")  # "": the whole base, `cont.`
     actor_hidden: int = option("hidden size of ff, ff2 and rnn actors; 0 is that of the decoder state", 0)
-    actor_rank: int = option("factor each map of an actor through this many dimensions; 0 is the paper's full map", 32)
+    actor_rank: Optional[int] = option(
+        f"factor each map of an actor through so many dimensions; 0 is the paper's full map ({_by_family('actor_rank')})",
+        None,
+    )
     actor_sites: str = option(
         "where actors act: at the attention (the paper's places), or also behind every other sublayer of the decoder",
         "all",
