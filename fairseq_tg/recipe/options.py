@@ -36,7 +36,7 @@ class Training:
     actor: str = option("form of the actors: gate, ff, ff2, rnn or linear", "gate")  # "": the whole base, `cont.`
     actor_hidden: int = option("hidden size of ff, ff2 and rnn actors; 0 is that of the decoder state", 0)
     actor_rank: Optional[int] = option(
-        f"factor each map of an actor through so many dimensions; 0 is the paper's full map ({_by_family('actor_rank')})",
+        f"factor each map of an actor through so many dimensions; 0: the paper's full map ({_by_family('actor_rank')})",
         None,
     )
     actor_sites: str = option(
