@@ -1,6 +1,23 @@
 #!/usr/bin/env bash
 # The commands of docs/results.md for the Transformer on Multi30k, from a directory with its bin/ and transformer.pt, and fairseq_tg/.
 set -euo pipefail
+# Three test sets, three seeds
+fairseq-generate bin --user-dir fairseq_tg --task tg_translation --path transformer.pt --gen-subset train --beam 35 --batch-size 16 \
+    --kbest-dir lists --kbest-jsonl --objective sbleu+2 --num-workers 0 --cpu
+for seed in 1 2 3; do
+    fairseq-train lists --user-dir fairseq_tg --task tg_translation --arch tg_transformer --base-checkpoint transformer.pt --actor gate \
+        --actor-sites all --actor-rank 32 --actor-site-rank 32 --base-dropout --criterion actor_cross_entropy --label-smoothing 0.1 \
+        --optimizer adam --lr 3e-3 --clip-norm 1.0 --max-tokens 2048 --lr-scheduler polynomial_decay --warmup-updates 70 \
+        --total-num-update 700 --max-update 700 --end-learning-rate 0 --seed $seed --no-epoch-checkpoints --save-dir first-$seed
+    fairseq-train lists --user-dir fairseq_tg --task tg_translation --arch tg_transformer --base-checkpoint transformer.pt --actor gate \
+        --actor-sites all --actor-rank 32 --actor-site-rank 32 --base-dropout --criterion actor_risk --kbest-lists lists --candidates 5 \
+        --label-smoothing 0.1 --optimizer adam --lr 1e-3 --clip-norm 1.0 --max-tokens 6000 --lr-scheduler polynomial_decay \
+        --warmup-updates 30 --total-num-update 300 --max-update 300 --end-learning-rate 0 --seed $seed --no-epoch-checkpoints \
+        --save-dir seed-$seed --finetune-from-model first-$seed/checkpoint_last.pt
+done
+fairseq-tg report --data bin --base transformer.pt --actor seed-1/checkpoint_last.pt --actor seed-2/checkpoint_last.pt \
+    --actor seed-3/checkpoint_last.pt --subset test,test1,test2 --out report-3
+# The earlier rounds'
 fairseq-generate bin --user-dir fairseq_tg --task tg_translation --path transformer.pt --gen-subset train --beam 35 --batch-size 16 \
     --kbest-dir pseudo35 --kbest-jsonl --kbest-engine ctranslate2 --objective sbleu+2 --num-workers 0 --cpu
 fairseq-train pseudo35 --user-dir fairseq_tg --task tg_translation --arch tg_transformer --base-checkpoint transformer.pt --actor rnn \
