@@ -19,7 +19,9 @@ LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
 
 #: What is best of settings that are not given, and for which family it is something else: see docs/results.md
 USUAL: Dict[str, Any] = {"actor_rank": 32, "lr": 3e-3, "base_dropout": True}
-OF_FAMILY: Dict[str, Dict[str, Any]] = {"fconv": {"actor_rank": 64, "lr": 5e-3, "base_dropout": False}}
+OF_FAMILY: Dict[str, Dict[str, Any]] = {
+    family: {"actor_rank": 64, "lr": 5e-3, "base_dropout": False} for family in ("fconv", "lstm")
+}
 
 
 def _by_family(name: str) -> str:
