@@ -130,6 +130,7 @@ def run_forked(command: str, *flags: Any, stdin: str = "", cwd: Any = ".") -> su
             sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
             sys.argv = argv
             os.chdir(cwd)
+            torch.set_num_threads(1)  # a fork has none of the threads that OpenMP would wait for
             COMMANDS[command]()
 
         process = FORK.Process(target=body)

@@ -27,7 +27,7 @@ import sentencepiece
 from fairseq import utils as fairseq_utils
 
 from fairseq_tg.cli import get_parser
-from tests.conftest import COMMANDS, IN_PROCESS, REPO, TRAIN_BASE, USER_DIR, run, run_forked, run_tg
+from tests.conftest import COMMANDS, IN_PROCESS, REPO, TRAIN_BASE, USER_DIR, run, run_process, run_tg
 
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
 BASE = """--arch transformer --encoder-embed-dim 32 --decoder-embed-dim 32 --encoder-ffn-embed-dim 64
@@ -93,7 +93,7 @@ def run_command(command: str) -> None:
     if words[0] == "fairseq-tg" and "|" not in words:
         run_tg(*words[1:])
     elif words[0] == "fairseq-hydra-train":
-        done = run_forked(*words)
+        done = run_process(*words)
         assert done.returncode == 0, done.stderr[-2000:]
     elif words[0] in COMMANDS and "|" not in words:
         try:
