@@ -1,4 +1,5 @@
-"""Draw quality against speed of greedy search and beam 4, with actors and without, all in fairseq's own search.
+"""Draw quality against speed of greedy search and beam 4, with actors and without, all on the native engine in
+fairseq's commands.
 
 It draws what `fairseq-tg bench` measured, so that every system is on the same engine, in the same process, in turns:
 
@@ -26,14 +27,14 @@ STYLE = """
       .point, .range { stroke: #4493f8 } .base { fill: #161b22 } .tg { fill: #4493f8 } .step { stroke: #7d8590 }
       text { fill: #e6edf3 } .small { fill: #9198a1 } .halo { stroke: #161b22 }
     }"""
-ENGINE = "fairseq "
+ENGINE, BASE = "fast ", " base"
 MODES = {"single": "sentence by sentence", "batched": "in batches of {batch_size}"}
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 410, 330, 56, 40, 56
 
 
 def called(name: str) -> str:
-    """A system's name in the picture: `fairseq greedy tg:gate` is tg:gate, `fairseq beam 4 tg` is tg + beam 4."""
-    search, _, actor = name[len(ENGINE) :].partition(" tg")
+    """A system's name in the picture: `fast greedy tg:gate` is tg:gate, `fast beam 4 base` is beam 4."""
+    search, _, actor = name[len(ENGINE) :].removesuffix(BASE).partition(" tg")
     return search if not _ else f"tg{actor}" + ("" if search == "greedy" else f" + {search}")
 
 
@@ -67,7 +68,7 @@ def panel(bench: Dict[str, Any], mode: str, left: float) -> List[str]:
     drawn.append(f'<text class="small" text-anchor="end" x="{x(0) - 6}" y="26">BLEU</text>')
     places = {name: (x(speed["median"]), y(systems[name]["bleu"])) for name, speed in speeds.items()}
     for name, (px, py) in places.items():  # what the actor adds
-        base = places.get(name.partition(" tg")[0])
+        base = places.get(name.partition(" tg")[0] + BASE)
         if base and base != (px, py):
             drawn.append(f'<line class="step" x1="{base[0]:.1f}" y1="{base[1]:.1f}" x2="{px:.1f}" y2="{py:.1f}"/>')
     for name, (px, py) in places.items():
@@ -87,7 +88,7 @@ def draw(bench: Dict[str, Any]) -> str:
     size = f'viewBox="0 0 {2 * WIDTH} {HEIGHT}" width="{2 * WIDTH}" height="{HEIGHT}"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="Helvetica, Arial, sans-serif" role="img">\n'
-        f"<title>BLEU against tokens a second, all in fairseq's own search</title>\n<style>{STYLE}\n</style>\n"
+        f"<title>BLEU against tokens a second, all on the native engine</title>\n<style>{STYLE}\n</style>\n"
         f'<rect class="card" x="0.5" y="0.5" width="{2 * WIDTH - 1}" height="{HEIGHT - 1}" rx="8"/>\n{body}\n</svg>\n'
     )
 
