@@ -133,9 +133,9 @@ def test_data_in_the_other_direction(workspace, data, tmp_path):
     reversed_.mkdir()
     for path in data.iterdir():
         shutil.copy(path, reversed_ / path.name.replace(".xx-yy.", ".yy-xx."))
-    flags = ["--data", reversed_, "--base", workspace.bases["lstm"], "--out", tmp_path / "work", "--beam", "2"]
+    flags = ["--data", reversed_, "--base", workspace.bases["lstm"], "--out", tmp_path / "out", "--beam", "2"]
     flags += ["--workers", "1", "--epochs", "1", "--max-tokens", "2000"]
-    assert run_tg("run", *flags).splitlines()[-1] == f"{tmp_path}/work/report/report.html"
+    assert run_tg("run", *flags).splitlines()[-1] == str(tmp_path / "out" / "report" / "report.html")
 
 
 def test_run_scores_the_same_text_everywhere(recipe):
