@@ -1,7 +1,6 @@
 """actor_policy_gradient: actors that are rewarded for what they say, a baseline that needs no k-best lists."""
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
-from argparse import Namespace
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Tuple
 
@@ -11,17 +10,11 @@ from fairseq.criterions import register_criterion
 from fairseq.data import data_utils
 from torch import Tensor, nn
 
-from fairseq_tg.criterions.cross_entropy import (
-    ActorCrossEntropyConfig,
-    ActorCrossEntropyCriterion,
-    check_trains_actors_only,
-)
+from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig, ActorCrossEntropyCriterion
+from fairseq_tg.criterions.own_output import OwnOutput
 from fairseq_tg.errors import UserError
 from fairseq_tg.objectives import get_objective, score_hypothesis
 from fairseq_tg.text import Words
-
-#: By how many tokens an output may be longer than the longest reference of the batch
-LONGER = 5
 
 
 @dataclass
@@ -47,17 +40,15 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
         super().__init__(task, cfg)
         if cfg.reward_scale <= 0:
             raise UserError(f"--reward-scale {cfg.reward_scale:g}: give a number above 0")
-        if getattr(task, "marks", None):
-            raise UserError("--criterion actor_policy_gradient does not know this task's language symbols: use another")
         self.objective = get_objective(cfg.reward)
         self.scale = cfg.reward_scale
         self.words = Words(task.target_dictionary)
-        self._generators: List[Any] = []  # in a list, since a module here would be trained
+        self.own_output = OwnOutput(task, "actor_policy_gradient", [{}, {"sampling": True}])
 
     def forward(self, model: nn.Module, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict]:
         if not model.training:
             return super().forward(model, sample, reduce)
-        greedy, sampled = self._translate(model, sample["net_input"], sample["target"].size(1) + LONGER)
+        greedy, sampled = self.own_output(model, sample)
         baselines, rewards = self._rewards(greedy, sample), self._rewards(sampled, sample)
         eos = self.task.target_dictionary.eos()
 
@@ -82,24 +73,6 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
             "sampled_reward": rewards.sum(),
         }
         return loss, sample_size, logging_output
-
-    def _translate(self, model: nn.Module, net_input: Dict[str, Tensor], longest: int) -> List[List[Tensor]]:
-        """What the model says now, greedily and sampled; each ends with the end of sentence."""
-        inner = check_trains_actors_only(model)
-        inner.eval()
-        try:
-            if not self._generators:
-                for options in ({}, {"sampling": True}):
-                    self._generators.append(self.task.build_generator([inner], Namespace(beam=1, **options)))
-            of_source = {name: net_input[name] for name in ("src_tokens", "src_lengths")}
-            found = []
-            for generator in self._generators:
-                generator.max_len_a, generator.max_len_b = 0, longest - 1
-                translations = generator.generate([inner], {"net_input": of_source})
-                found.append([hypotheses[0]["tokens"].to(net_input["src_tokens"]) for hypotheses in translations])
-        finally:
-            inner.train()
-        return found
 
     def _rewards(self, translations: List[Tensor], sample: Dict[str, Any]) -> Tensor:
         """The objective of every translation, B."""

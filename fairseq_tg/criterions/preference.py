@@ -1,9 +1,8 @@
 """actor_preference: the best hypothesis of a list is to be likelier than what the actor itself says now."""
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
-from argparse import Namespace
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Tuple
 
 import torch
 from fairseq.criterions import register_criterion
@@ -12,12 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fairseq_tg.corpus.drawing import Best, Draw
-from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig, check_trains_actors_only
+from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig
 from fairseq_tg.criterions.lists import ListCriterion, Rows, checked_weight
+from fairseq_tg.criterions.own_output import OwnOutput
 from fairseq_tg.errors import UserError
-
-#: By how many tokens the actor's output may be longer than the longest best hypothesis of the batch
-LONGER = 5
 
 
 @dataclass
@@ -50,12 +47,10 @@ class ActorPreferenceCriterion(ListCriterion):
         super().__init__(task, cfg)
         if cfg.preference_beta <= 0:
             raise UserError(f"--preference-beta {cfg.preference_beta:g}: give a number above 0")
-        if getattr(task, "marks", None):
-            raise UserError("--criterion actor_preference does not know this task's language symbols: use actor_risk")
         self.beta = cfg.preference_beta
         self.per_token = cfg.preference_per_token
         self.weight = checked_weight(cfg.cross_entropy_weight)
-        self._generator: List[Any] = []  # one; in a list, since a module here would be trained
+        self.own_output = OwnOutput(task, "actor_preference", [{}])
 
     def drawn(self) -> Draw:
         return Best()
@@ -64,7 +59,7 @@ class ActorPreferenceCriterion(ListCriterion):
         """The batch with the actor's own output beside the best hypothesis, where it is another."""
         source, target = sample["net_input"]["src_tokens"], sample["target"]
         best = [row[row.ne(self.padding_idx)] for row in target]
-        said = self._translate(model, sample["net_input"], target.size(1) + LONGER)
+        (said,) = self.own_output(model, sample)
         pairs = [[w] if torch.equal(w, own) else [w, own] for w, own in zip(best, said)]
         rows = [row for pair in pairs for row in pair]
         eos = self.task.target_dictionary.eos()
@@ -79,21 +74,6 @@ class ActorPreferenceCriterion(ListCriterion):
             "rows": torch.repeat_interleave(torch.arange(len(pairs), device=source.device), counts),
         }
         return {**sample, "net_input": net_input, "target": padded(False)}
-
-    def _translate(self, model: nn.Module, net_input: Dict[str, Tensor], longest: int) -> List[Tensor]:
-        """What the actor says now, greedily; each ends with the end of sentence."""
-        inner = check_trains_actors_only(model)
-        inner.eval()
-        try:
-            if not self._generator:
-                self._generator.append(self.task.build_generator([inner], Namespace(beam=1)))
-            (generator,) = self._generator
-            generator.max_len_a, generator.max_len_b = 0, longest - 1
-            of_source = {name: net_input[name] for name in ("src_tokens", "src_lengths")}
-            found = generator.generate([inner], {"net_input": of_source})
-        finally:
-            inner.train()
-        return [hypotheses[0]["tokens"].to(net_input["src_tokens"]) for hypotheses in found]
 
     def loss_of(self, rows: Rows) -> Tuple[Tensor, Any, Dict[str, Any]]:
         log_probs = rows.log_probs.sum(dim=1)

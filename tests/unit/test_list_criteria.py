@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from fairseq_tg.corpus.drawing import Best, Candidates, TriePaths
 from fairseq_tg.corpus.list_dataset import ListDataset
 from fairseq_tg.criterions.lists import ListCriterion
-from fairseq_tg.criterions.preference import LONGER
+from fairseq_tg.criterions.own_output import LONGER
 from fairseq_tg.criterions.risk import ActorRiskCriterion
 from fairseq_tg.errors import UserError
 from tests.conftest import BASES, sample, stir
