@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from dataclasses import replace
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
+from fairseq_tg.actor_format import ActorFileError, read_tensors
 from fairseq_tg.compiled.layout import ACTORS, Layout
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.quantize import Tensors, quantize_matrices
-from fairseq_tg.files import parse_json
 
-METADATA_KEY, FORMAT = "fairseq_tg", 1  # of models/actor_files.py
 #: What tensors are called in a checkpoint, and in a compiled file: actors of the paper's places, and further ones
 NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
     "transformer": (
@@ -34,15 +31,15 @@ NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
 }
 
 
-class ActorFileError(ValueError):
-    """An actor file that is none, or not one of this base."""
-
-
 def put_on(path: str, base: CompiledModel) -> Tuple[Layout, Tensors]:
     """The layout of a base with the actors of a file, and the actors' tensors; ActorFileError in one sentence."""
     if base.layout.actor:
         raise ActorFileError(f"'{path}' cannot be put on a model that has actors: compile the base alone")
-    metadata, tensors = _read(path)
+    metadata, tensors = read_tensors(path, "numpy")
+    if _fingerprint(tensors) != metadata.get("fingerprint"):
+        raise ActorFileError(
+            f"'{path}' is damaged: its weights have not the fingerprint they were written with; export it again"
+        )
     family = str(metadata.get("arch")).removeprefix("tg_")
     if family != base.layout.family:
         raise ActorFileError(f"the actors of '{path}' are for a {family} model, the base is a {base.layout.family}")
@@ -57,32 +54,6 @@ def put_on(path: str, base: CompiledModel) -> Tuple[Layout, Tensors]:
         raise ActorFileError(
             f"the actors of '{path}' are not those that it says it has ({error}): export it again"
         ) from None
-
-
-def _read(path: str) -> Tuple[Dict[str, Any], Tensors]:
-    if not os.path.isfile(path):
-        raise ActorFileError(f"no actor file at '{path}': make one with fairseq-tg actor export TG.pt {path}")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            text = (file.metadata() or {}).get(METADATA_KEY)
-            if text is None:
-                raise ActorFileError(f"'{path}' is no actor file: give one that fairseq-tg actor export made")
-            metadata = parse_json(text)
-            if metadata.get("format") != FORMAT:
-                raise ActorFileError(
-                    f"'{path}' has actor file format {metadata.get('format')}, this version reads {FORMAT}: "
-                    "export it again"
-                )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except ActorFileError:
-        raise
-    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
-        raise ActorFileError(f"'{path}' is no actor file, or a damaged one ({error}): export it again") from None
-    if _fingerprint(tensors) != metadata.get("fingerprint"):
-        raise ActorFileError(
-            f"'{path}' is damaged: its weights have not the fingerprint they were written with; export it again"
-        )
-    return metadata, tensors
 
 
 def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: CompiledModel) -> Tuple[Layout, Tensors]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence, Tuple
@@ -11,18 +10,16 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 import torch
 from fairseq import checkpoint_utils, models
 from omegaconf import OmegaConf
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from fairseq_tg.actor_format import FORMAT, METADATA_KEY, ActorFileError, read_tensors
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import parse_json, replacing
+from fairseq_tg.files import replacing
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from fairseq_tg.models.base import AVERAGING, FAMILY_PREFIX, ActorModel, Base, other_base, recorded_base
 from fairseq_tg.models.config import ActorConfig
 
-METADATA_KEY = "fairseq_tg"  # one key, because safetensors does not keep the order of several
-FORMAT = 1
 SUFFIX = ".safetensors"
 #: Options of the model that say what its actors are
 ACTOR_FIELDS = ("actor", "actor_hidden", "actor_rank", "actor_layers", "actor_sites", "actor_site_rank")
@@ -64,22 +61,12 @@ def write_actor_file(path: str, metadata: ActorMetadata, tensors: Dict[str, Tens
 
 
 def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
-    if not os.path.isfile(path):
-        raise UserError(f"no actor file at '{path}': make one with fairseq-tg actor export TG.pt {path}")
     try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(METADATA_KEY)
-            if text is None:
-                raise UserError(f"'{path}' is no actor file: give one that fairseq-tg actor export made")
-            raw = parse_json(text)
-            if raw.get("format") != FORMAT:
-                raise UserError(
-                    f"'{path}' has actor file format {raw.get('format')}, this version reads {FORMAT}: "
-                    "use the fairseq_tg that wrote it, or export it again"
-                )
-            metadata = ActorMetadata(**raw)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
+        raw, tensors = read_tensors(path, "pt")
+        metadata = ActorMetadata(**raw)
+    except ActorFileError as error:
+        raise UserError(str(error)) from None
+    except TypeError as error:
         raise UserError(f"'{path}' is no actor file, or a damaged one ({error}): export it again") from None
     if split_tensors(tensors)[0]:
         raise UserError(f"'{path}' is refused: it has other tensors than actors'; export it again")
