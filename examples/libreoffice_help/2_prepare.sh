@@ -13,7 +13,7 @@ sentencepiece.SentencePieceTrainer.Train(
     input=[f'{work}/text/train.{source}', f'{work}/text/train.{target}'], model_prefix=f'{work}/sp',
     vocab_size=6000, character_coverage=0.9995, minloglevel=1)
 " "$work" "$source" "$target"
-for split in train valid test; do
+for split in train valid valid1 test test1; do
     for language in "$source" "$target"; do
         [ -f "$work/$split.sp.$language" ] || python -c "
 import sys, sentencepiece
@@ -24,5 +24,5 @@ for line in sys.stdin:
     done
 done
 [ -f "$work/data-bin/dict.$target.txt" ] || fairseq-preprocess -s "$source" -t "$target" --joined-dictionary \
-    --trainpref "$work/train.sp" --validpref "$work/valid.sp" --testpref "$work/test.sp" --destdir "$work/data-bin" \
-    --workers 2 > "$work/preprocess.log" 2>&1
+    --trainpref "$work/train.sp" --validpref "$work/valid.sp,$work/valid1.sp" --testpref "$work/test.sp,$work/test1.sp" \
+    --destdir "$work/data-bin" --workers 2 > "$work/preprocess.log" 2>&1

@@ -1,8 +1,9 @@
 """Align the help pages of LibreOffice in two languages: the same file and the same paragraph id, the same text.
 
-Writes train, valid and test in both languages. Pages are kept together: all paragraphs of a page are in one split,
-which a hash of the page's path decides, so that it does not depend on the languages or on other pages. No sentence, in
-either language, is in the corpus twice. Usage:
+Writes train, valid and test in both languages, and valid1 and test1 of subjects that the training set has not got.
+Pages are kept together: all paragraphs of a page are in one split, which its directory or a hash of its path decides,
+so that it does not depend on the languages or on other pages. No sentence, in either language, is in the corpus twice.
+Usage:
 
     python align.py HELP_DIRECTORY de en OUT        (HELP_DIRECTORY has de/ and en-US/)
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 SPLITS = {"test": 0.04, "valid": 0.04}  # shares of pages; the rest is for training
+FAR = {"text/sbasic/": "test1", "text/smath/": "valid1", "text/schart/": "valid1"}  # programming; formulas, charts
 FEWEST, MOST, RATIO = 3, 40, 3.0  # words of a sentence, and how many times as many the other may have
 VOID = {"br", "img", "input", "meta", "link", "hr", "col", "source", "wbr", "area", "base", "embed", "track"}
 
@@ -65,7 +67,10 @@ def read_page(path: Path) -> Dict[str, str]:
 
 
 def split_of(page: str) -> str:
-    """The split of a page, by a hash of its path."""
+    """The split of a page: its directory's if that is one a domain away, else by a hash of its path."""
+    for directory, split in FAR.items():
+        if page.startswith(directory):
+            return split
     place = int(hashlib.sha256(page.encode()).hexdigest()[:8], 16) / 16**8
     for name, share in SPLITS.items():
         if place < share:
@@ -92,7 +97,7 @@ def pairs(source: Path, target: Path) -> Iterator[Tuple[str, str, str]]:
 
 def align(source: Path, target: Path) -> Dict[str, List[Tuple[str, str]]]:
     """The splits. What is in two pages stays in the split that is tested on, so that no test sentence is trained on."""
-    by_split: Dict[str, List[Tuple[str, str]]] = {**{name: [] for name in SPLITS}, "train": []}
+    by_split: Dict[str, List[Tuple[str, str]]] = {n: [] for n in (*SPLITS, *FAR.values(), "train")}
     for page, text, other in pairs(source, target):
         if fits(text, other):
             by_split[split_of(page)].append((text, other))
