@@ -337,6 +337,9 @@ def main(argv: Optional[List[str]] = None) -> None:
             import fairseq  # noqa: F401
         except ModuleNotFoundError as error:
             raise _missing(error.name) from None
+        beside = str(Path(__file__).parents[1])
+        if beside not in sys.path:  # as --user-dir adds it: an objective that fairseq finds is found here too
+            sys.path.append(beside)
     logging.disable(logging.INFO)  # fairseq tells of every dictionary, and torch warns of fairseq
     try:
         with warnings.catch_warnings():

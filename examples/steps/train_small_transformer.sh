@@ -9,4 +9,4 @@ fairseq-train "$work/data-bin" --user-dir "$(python -m fairseq_tg)" --arch trans
     --dropout 0.15 --optimizer adam --adam-betas '(0.9, 0.98)' --lr 4e-3 --lr-scheduler inverse_sqrt \
     --warmup-updates 500 --clip-norm 1.0 --weight-decay 1e-4 --criterion label_smoothed_cross_entropy \
     --label-smoothing 0.1 --max-tokens 2048 --max-epoch "${EPOCHS:-14}" --no-epoch-checkpoints --num-workers 0 \
-    --seed 1 --save-dir "$work/base" --log-format simple --log-interval 100 2>&1 | tee -a "$work/base.log" | grep --line-buffered ' valid '
+    --seed 1 --ignore-unused-valid-subsets --save-dir "$work/base" --log-format simple --log-interval 100 2>&1 | tee -a "$work/base.log" | grep --line-buffered ' valid '

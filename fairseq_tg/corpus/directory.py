@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -189,6 +190,12 @@ def split_files(data: Path, split: str, languages: Sequence[str]) -> List[Path]:
     """The files of a split, which fairseq takes in either direction: train.de-en.* or train.en-de.*."""
     pairs = ("-".join(languages), "-".join(reversed(languages)))
     return [path for pair in pairs for path in sorted(data.glob(f"{split}.{pair}.*"))]
+
+
+def validation_splits(data: Path, languages: Sequence[str]) -> List[str]:
+    """valid, and valid1, valid2 and so on where fairseq-preprocess was given several: all of them are validated on."""
+    further = (f"valid{number}" for number in itertools.count(1))
+    return ["valid", *itertools.takewhile(lambda split: split_files(data, split, languages), further)]
 
 
 def record_pairs(pairs: Sequence[Pair]) -> Dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
-from fairseq_tg.corpus.directory import CorpusDirectory, hash_data
+from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, validation_splits
 from fairseq_tg.errors import UserError
 from fairseq_tg.launch.shards import build_locally
 from fairseq_tg.recipe.options import Recipe
@@ -32,11 +32,12 @@ def build_corpus(
     flags += recipe.text.flags(*task.pairs[0])
     manifest = build_locally(flags, str(directory), recipe.workers)
     # a training's data is here
-    if hash_data(directory, "valid", task.pairs) != hash_data(Path(recipe.data), "valid", task.pairs):
-        raise UserError(
-            f"'{directory}' was built with another valid split than that of '{recipe.data}': give another --out, or "
-            "remove it"
-        )
+    for split in validation_splits(Path(recipe.data), task.pairs[0]):
+        if hash_data(directory, split, task.pairs) != hash_data(Path(recipe.data), split, task.pairs):
+            raise UserError(
+                f"'{directory}' was built with another {split} split than that of '{recipe.data}': give another --out, "
+                "or remove it"
+            )
     return manifest
 
 

@@ -7,12 +7,14 @@ short, which pays in BLEU's brevity penalty. `sbleu+1` and `sbleu+2` choose long
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Sequence, TypeVar
 
+from fairseq_tg.corpus.directory import validation_splits
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.shares import bleu_statistics
-from fairseq_tg.evaluation.subset import read_subset
+from fairseq_tg.evaluation.subset import read_subsets
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress
 from fairseq_tg.recipe.options import AUTO, Recipe
@@ -21,7 +23,7 @@ R = TypeVar("R", bound=Recipe)
 #: What is chosen by below a length to the references, and above the last
 BETWEEN, ABOVE = "sbleu+1", "sbleu"
 SHORT_TO_LONG = ((0.99, "sbleu+2"), (1.01, BETWEEN))
-SPLIT, SENTENCES = "valid", 2000  # that are looked at
+SENTENCES = 2000  # of a validation set that are looked at
 
 
 def choose_objective(ratio: float) -> str:
@@ -36,18 +38,18 @@ def with_objective(recipe: R, model: Any, task: Any) -> R:
     if len(task.pairs) > 1:
         print(f"objective: {BETWEEN}, for several pairs of languages")
         return replace(recipe, objective=BETWEEN)
-    subset = read_subset(task, SPLIT, model, recipe.text, SENTENCES)
+    splits = validation_splits(Path(recipe.data), task.pairs[0])
+    subset = read_subsets(task, splits, model, recipe.text, SENTENCES)
     if subset.references is None:
-        raise UserError(f"the split '{SPLIT}' of '{recipe.data}' has no references: actors are chosen by them")
+        raise UserError(f"a validation set of '{recipe.data}' has no references: actors are chosen by them")
     system = System("greedy", "fast", recipe.base, recipe.data, threads=recipe.workers, languages=recipe.languages)
     say = Progress()
     tokens = translate_all(build(system, lambda *_: (model, task)), subset.sources, say, "greedy translations of valid")
     say.end()
     ratio = length_ratio([subset.words(sentence) for sentence in tokens], subset.references)
     chosen = choose_objective(ratio)
-    print(
-        f"objective: {chosen}, as the base's greedy translations of {SPLIT} have {ratio:.3f} of the references' length"
-    )
+    of = ", ".join(splits)
+    print(f"objective: {chosen}, as the base's greedy translations of {of} have {ratio:.3f} of the references' length")
     return replace(recipe, objective=chosen)
 
 

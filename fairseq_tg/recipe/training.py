@@ -13,7 +13,7 @@ import numpy as np
 from fairseq.models import MODEL_REGISTRY
 from tqdm import tqdm
 
-from fairseq_tg.corpus.directory import hash_file
+from fairseq_tg.corpus.directory import hash_file, validation_splits
 from fairseq_tg.corpus.drawing import Best
 from fairseq_tg.corpus.lists import read_lists
 from fairseq_tg.criterions.risk import ActorRiskConfig
@@ -100,7 +100,7 @@ def train(
         flags += ["--finetune-from-model", str(start)]
     flags += [*task.task_flags(), *source_flags(training, text), *more]
     with stage.doing([BEST, TRAIN_LOG]):
-        _run(data, directory, [*flags, *_validation(text, task, training.patience)], updates, threads)
+        _run(data, directory, [*flags, *_validation(data, text, task, training.patience)], updates, threads)
     return directory / BEST
 
 
@@ -116,8 +116,11 @@ def source_flags(training: Training, text: WordOptions) -> List[str]:
     return [*flags, "--source-sampling", str(training.source_sampling), *model]
 
 
-def _validation(text: WordOptions, task: Any, patience: int) -> List[str]:
-    flags = ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--patience", str(patience)]
+def _validation(data: Path, text: WordOptions, task: Any, patience: int) -> List[str]:
+    flags: List[str] = []
+    if len(validation_splits(data, task.pairs[0])) > 1:  # whose first fairseq repeats -1 times, if not told otherwise
+        flags = ["--combine-valid-subsets", "--upsample-primary", "1"]
+    flags += ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--patience", str(patience)]
     flags += ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
     return flags + text.validation_flags(task.target_dictionary.symbols, task.pairs[0][1])
 

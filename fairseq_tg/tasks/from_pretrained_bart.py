@@ -91,8 +91,7 @@ class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
         return self.pair_dataset(AppendTokenDataset(sources, source), AppendTokenDataset(targets, target), target)
 
     def task_flags(self) -> List[str]:
-        pair = {name: self.cfg[name] for name in ("source_lang", "target_lang")}
-        return [*super().task_flags(), *flags_of({**pair, **self.mark_options()})]
+        return [*super().task_flags(), *flags_of(self.mark_options())]
 
     def target_prefix(self, lang: str) -> Optional[List[int]]:
         return None

@@ -65,8 +65,9 @@ def load_model(
 
 
 def _plain_options(recorded: Mapping[str, Any], given: Mapping[str, Any], data: str) -> Dict[str, Any]:
-    pair = recorded.get("source_lang"), recorded.get("target_lang")
-    pair = pair if all(pair) else data_utils.infer_language_pair(data)
+    # fairseq records the languages that were given to it; those of a directory's file names may be in either order
+    pairs = [[languages.get(side) for side in SIDES] for languages in (recorded, given)]
+    pair = next(filter(all, pairs), None) or data_utils.infer_language_pair(data)
     for name, value in given.items():
         if name not in SIDES:
             raise UserError(f"{_flag(name)} is for models of many languages, and this one is of {pair[0]}-{pair[1]}")

@@ -107,7 +107,8 @@ class MarkedTask(FairseqTask):
 
     def task_flags(self) -> List[str]:
         """What tells fairseq's commands of this task, its pairs and its marks."""
-        return ["--task", TG + self.parent]  # whose languages are those of the data
+        ((source, target),) = self.pairs  # data directories may have them in either order
+        return ["--task", TG + self.parent, *flags_of({"source_lang": source, "target_lang": target})]
 
     def mark_options(self) -> Dict[str, Any]:
         """The options that say which marks there are and where, as they are typed."""

@@ -17,7 +17,7 @@ from fairseq_tg.compiled.languages import PLACES
 from fairseq_tg.corpus.pairs import PairsDataset
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
-from fairseq_tg.tasks.marks import flags_of
+from fairseq_tg.tasks.marks import TG, flags_of
 from fairseq_tg.tasks.parsed import config_of, namespace_of
 from fairseq_tg.tasks.validation import Scoring, ScoringOptions
 
@@ -142,7 +142,7 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
     def task_flags(self) -> List[str]:
         langs = {"langs": ",".join(self.langs), "lang_pairs": ",".join(map("-".join, self.pairs))}
         files = {name: self.cfg[name] for name in ("fixed_dictionary", "source_dict", "target_dict")}
-        return [*super().task_flags(), *flags_of({**self.mark_options(), **langs, **files})]
+        return ["--task", TG + self.parent, *flags_of({**self.mark_options(), **langs, **files})]
 
     def compiled_marks(self) -> Dict[str, str]:
         places = tuple(spec or "" for spec in self.args.langtoks["main"])

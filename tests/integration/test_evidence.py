@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -127,15 +128,25 @@ def test_a_training_that_was_interrupted_knows_its_settings(workspace, data, rec
         assert fingerprint(ended[0]) == fingerprint(ended[1])
 
 
-def test_data_in_the_other_direction(workspace, data, tmp_path):
-    """fairseq takes train.yy-xx.* for xx to yy."""
+def test_data_in_the_other_direction_with_two_validation_sets(workspace, data, tmp_path):
+    """fairseq takes train.yy-xx.* for xx to yy; a second validation set, as fairseq-preprocess names it, counts."""
     reversed_ = tmp_path / "bin"
     reversed_.mkdir()
     for path in data.iterdir():
         shutil.copy(path, reversed_ / path.name.replace(".xx-yy.", ".yy-xx."))
+    for path in reversed_.glob("test.*"):
+        shutil.copy(path, path.with_name(path.name.replace("test", "valid1")))
     flags = ["--data", reversed_, "--base", workspace.bases["lstm"], "--out", tmp_path / "out", "--beam", "2"]
-    flags += ["--workers", "1", "--epochs", "1", "--max-tokens", "2000"]
-    assert run_tg("run", *flags).splitlines()[-1] == str(tmp_path / "out" / "report" / "report.html")
+    flags += ["--workers", "1", "--epochs", "1", "--max-tokens", "2000", "--source-lang", "xx", "--target-lang", "yy"]
+    printed = run_tg("run", *flags)
+    assert printed.splitlines()[-1] == str(tmp_path / "out" / "report" / "report.html")
+    assert "greedy translations of valid, valid1 have" in printed
+    log = (tmp_path / "out" / "first" / "actor" / "output.log").read_text()
+    assert re.findall(r"(valid1?) (xx-yy) (\d+) examples", log) == [("valid", "xx-yy", "30"), ("valid1", "xx-yy", "12")]
+    for path in reversed_.glob("valid1.*"):
+        shutil.copy(path.with_name(path.name.replace("valid1", "one")), path)
+    with pytest.raises(UserError, match="another valid1 split"):
+        run_tg("run", *flags)
 
 
 def test_run_scores_the_same_text_everywhere(recipe):
