@@ -28,6 +28,10 @@ class ActorRiskConfig(ActorCrossEntropyConfig):
     risk_scale: float = field(
         default=0.01, metadata={"help": "times the objective's difference: 0.01 is for objectives of 0 to 100"}
     )
+    risk_keep_length: bool = field(
+        default=False,
+        metadata={"help": "leave out of costs what goes with length: translations stay as long as they are"},
+    )
     cross_entropy_weight: float = field(
         default=0.3, metadata={"help": "of the cross-entropy on the best hypothesis; that of the risk is 1 minus this"}
     )
@@ -40,6 +44,10 @@ class ActorRiskCriterion(ListCriterion):
     R = \sum_u q(u) (max O - O(u)), with q(u) = p(u)^{1/t} / \sum_{u'} p(u')^{1/t}.
 
     Both parts count as often as the best hypothesis has tokens, so that their weights compare means.
+
+    Objectives like longer hypotheses, or shorter ones, and to say more or less everywhere is learned before anything
+    else, and overdone on text that the base has not seen. --risk-keep-length takes costs c less their regression on the
+    length l in a batch: the sum of q(u) (l(u) - E_q l) c(u), by which the mean length would change, is then 0.
     """
 
     logged = ("risk", "best_weight")
@@ -54,6 +62,7 @@ class ActorRiskCriterion(ListCriterion):
         self.candidates = cfg.candidates
         self.temperature = cfg.risk_temperature
         self.per_token = cfg.risk_per_token
+        self.keep_length = cfg.risk_keep_length
         self.scale = cfg.risk_scale
         self.weight = checked_weight(cfg.cross_entropy_weight)
 
@@ -67,8 +76,19 @@ class ActorRiskCriterion(ListCriterion):
         weights = rows.softmax(log_probs / self.temperature)
         costs = (rows.scores[rows.best][rows.sentence] - rows.scores).to(weights.dtype)
         risks = rows.of_sentences(weights * costs)
+        log = {"risk": risks.detach().sum(), "best_weight": weights.detach()[rows.best].sum()}
+        if self.keep_length:
+            risks = rows.of_sentences(weights * without_length(costs, weights.detach(), rows))
         lengths = rows.lengths[rows.best]
         cross_entropy = rows.losses[rows.best].sum()
         loss = (1 - self.weight) * self.scale * (risks * lengths).sum() + self.weight * cross_entropy
-        log = {"risk": risks.detach().sum(), "best_weight": weights.detach()[rows.best].sum()}
         return loss, lengths.sum(), log
+
+
+def without_length(costs: Tensor, weights: Tensor, rows: Rows) -> Tensor:
+    """R: costs less what a batch's regression on length, within lists, says of them."""
+    lengths = rows.lengths.to(costs.dtype)
+    deviations = lengths - rows.of_sentences(weights * lengths)[rows.sentence]
+    counts = weights * lengths[rows.best][rows.sentence]  # as the risks do
+    slope = (counts * deviations * costs).sum() / (counts * deviations**2).sum().clamp(min=1e-6)
+    return costs - slope * deviations

@@ -78,9 +78,10 @@ def _start(command: Command, threads: int) -> subprocess.Popen:
 
 
 def _wait(ended: Queue[Tuple[Command, int]], show: Callable[[], None]) -> Tuple[Command, int]:
+    seconds = 0.5 if sys.stderr.isatty() else 10  # a bar in a file is read line by line
     while True:
         try:
-            return ended.get(timeout=0.5)
+            return ended.get(timeout=seconds)
         except Empty:
             show()
 

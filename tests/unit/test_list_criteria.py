@@ -11,9 +11,9 @@ from omegaconf import OmegaConf
 
 from fairseq_tg.corpus.drawing import Best, Candidates, TriePaths
 from fairseq_tg.corpus.list_dataset import ListDataset
-from fairseq_tg.criterions.lists import ListCriterion
+from fairseq_tg.criterions.lists import ListCriterion, Rows
 from fairseq_tg.criterions.own_output import LONGER
-from fairseq_tg.criterions.risk import ActorRiskCriterion
+from fairseq_tg.criterions.risk import ActorRiskCriterion, without_length
 from fairseq_tg.errors import UserError
 from tests.conftest import BASES, sample, stir
 from tests.unit.test_lists import make_lists, random_list
@@ -88,6 +88,24 @@ def test_risk(workspace, base, options):
     assert sample_size == tokens
     torch.testing.assert_close(log["risk"], risk, rtol=1e-4, atol=1e-4)
     assert_same_gradients(model, loss, expected)
+
+
+def test_risk_that_keeps_length():
+    """The costs left have nothing to do with length, over all lists together; those that are length alone, nothing."""
+    lengths, random = torch.tensor([4, 5, 7, 6, 5, 3]), torch.Generator().manual_seed(1)
+    target = torch.where(torch.arange(7) < lengths[:, None], 5, PAD)
+    sample = {"nsentences": 2, "net_input": {"rows": torch.tensor([0, 0, 0, 1, 1, 1])}, "scores": torch.zeros(6)}
+    rows = Rows(torch.zeros(6, 7), torch.zeros(6, 7), target, sample, PAD)
+    weights, costs = rows.softmax(torch.randn(6, generator=random)), torch.rand(6, generator=random)
+    left = without_length(costs, weights, rows)
+    counts = weights * torch.tensor([4.0] * 3 + [6.0] * 3)  # as the best hypotheses have tokens
+    deviations = lengths - rows.of_sentences(weights * lengths)[rows.sentence]
+    assert (counts * deviations * costs).sum().abs() > 0.01 > (counts * deviations * left).sum().abs() * 1e4
+    assert rows.of_sentences(weights * left) == pytest.approx(rows.of_sentences(weights * costs))
+    one_each = without_length(3.0 * lengths, weights, rows)
+    torch.testing.assert_close(one_each[:3], one_each[:1].expand(3))
+    equal = Rows(torch.zeros(6, 7), torch.zeros(6, 7), torch.full((6, 7), 5), sample, PAD)
+    torch.testing.assert_close(without_length(costs, weights, equal), costs)  # no length to regress on
 
 
 @pytest.mark.parametrize("eps, repeats", [(0.0, False), (0.1, True)])
