@@ -89,7 +89,8 @@ def argument_rows(parser: argparse.ArgumentParser) -> List[Row]:
         if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:
             continue
         text = formatter._expand_help(action) if action.help else ""
-        name = action.option_strings[-1] if action.option_strings else ""
+        both = isinstance(action, argparse.BooleanOptionalAction)  # --this and --no-this
+        name = ", ".join(action.option_strings if both else action.option_strings[-1:])
         value = "" if action.nargs == 0 else formatter._format_args(action, value_name(action))
         if action.required and action.option_strings:
             text = f"{text}; required" if text else "required"

@@ -23,7 +23,7 @@ from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.launch.processes import Command, fairseq, run_all
 from fairseq_tg.recipe.options import LIST_CRITERIA, Training
 from fairseq_tg.recipe.stages import Stage, with_contents
-from fairseq_tg.subwords import WordOptions
+from fairseq_tg.subwords import WordOptions, guess_subwords
 
 #: How many hypotheses of a list criteria take: the option, and its default
 HYPOTHESES = {
@@ -48,6 +48,8 @@ def training_flags(training: Training, base: str, family: str, updates: int) -> 
         flags += [f"--{name.replace('_', '-')}", str(getattr(training, name))]
     if training.hypotheses and training.criterion in HYPOTHESES:
         flags += [HYPOTHESES[training.criterion][0], str(training.hypotheses)]
+    if training.criterion == "actor_risk" and training.risk_keep_length:
+        flags.append("--risk-keep-length")
     return flags + (["--base-dropout"] if training.base_dropout else [])
 
 
@@ -77,7 +79,8 @@ def train(
         start: a checkpoint whose actors are trained on.
         more: further flags of fairseq-train, which go before those of the training.
     """
-    training = training.of_family(base_record.family)
+    splits = not task.marks and guess_subwords(task.source_dictionary.symbols) is not None
+    training = training.of_family(base_record.family, splits)
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
     text = text or WordOptions()
     settings.update(updates=updates, **with_contents(text.given()))
