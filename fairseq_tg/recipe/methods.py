@@ -36,7 +36,6 @@ PAPERS: Dict[str, Any] = {
     "actor_sites": "attention",
     "criterion": "actor_cross_entropy",
     "base_dropout": False,
-    "source_splitting": 0.0,
 }
 METHODS = ("greedy", f"beam {BEAM}", f"NPAD {BEAM}", "paper's tg", "tg", "policy gradient", "cont.")
 

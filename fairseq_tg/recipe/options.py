@@ -18,10 +18,9 @@ LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
 
 
 #: What is best of settings that are not given, and for which family it is something else: see docs/results.md
-USUAL: Dict[str, Any] = {"actor_rank": 32, "lr": 3e-3, "base_dropout": True, "source_splitting": 0.1}
+USUAL: Dict[str, Any] = {"actor_rank": 32, "lr": 3e-3, "base_dropout": True}
 OF_FAMILY: Dict[str, Dict[str, Any]] = {
-    family: {"actor_rank": 64, "lr": 5e-3, "base_dropout": False, "source_splitting": 0.0}
-    for family in ("fconv", "lstm")
+    family: {"actor_rank": 64, "lr": 5e-3, "base_dropout": False} for family in ("fconv", "lstm")
 }
 
 
@@ -70,18 +69,15 @@ class Training:
         None,
         range=(0, 10),
     )
-    source_splitting: Optional[float] = option(
-        "split subwords of sources into smaller ones with this probability, anew in every epoch "
-        f"({_by_family('source_splitting')}, models of many languages and data of whole words)",
-        None,
-        range=(0, 0.5),
+    source_splitting: float = option(
+        "split subwords of sources into smaller ones with this probability, anew in every epoch", 0.0, range=(0, 0.5)
     )
     source_noise: float = option("leave out and swap words of sources with this probability", 0.0, range=(0, 1))
     seed: int = option("of the actors' first weights and the order of the batches", 1, least=-math.inf)
 
-    def of_family(self, family: str, splits: bool = True) -> Training:
-        """With what was not given, as it is best for a family of bases, and for sources that can be split or not."""
-        best = {**USUAL, **OF_FAMILY.get(family, {}), **({} if splits else {"source_splitting": 0.0})}
+    def of_family(self, family: str) -> Training:
+        """With what was not given, as it is best for a family of bases."""
+        best = {**USUAL, **OF_FAMILY.get(family, {})}
         return replace(self, **{name: value for name, value in best.items() if getattr(self, name) is None})
 
 

@@ -23,7 +23,7 @@ from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.launch.processes import Command, fairseq, run_all
 from fairseq_tg.recipe.options import LIST_CRITERIA, Training
 from fairseq_tg.recipe.stages import Stage, with_contents
-from fairseq_tg.subwords import WordOptions, guess_subwords
+from fairseq_tg.subwords import WordOptions
 
 #: How many hypotheses of a list criteria take: the option, and its default
 HYPOTHESES = {
@@ -79,8 +79,7 @@ def train(
         start: a checkpoint whose actors are trained on.
         more: further flags of fairseq-train, which go before those of the training.
     """
-    splits = not task.marks and guess_subwords(task.source_dictionary.symbols) is not None
-    training = training.of_family(base_record.family, splits)
+    training = training.of_family(base_record.family)
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
     text = text or WordOptions()
     settings.update(updates=updates, **with_contents(text.given()))

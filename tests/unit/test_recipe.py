@@ -131,6 +131,5 @@ def test_the_cells_of_the_papers_ablations() -> None:
 def test_what_is_not_given_is_best_for_the_family() -> None:
     usual, convolutions = (Training().of_family(family) for family in ("transformer", "fconv"))
     assert usual.base_dropout and not convolutions.base_dropout and usual.lr and convolutions.lr
-    given = Training(actor_rank=8, lr=0.5, base_dropout=True, source_splitting=0.2)
+    given = Training(actor_rank=8, lr=0.5, base_dropout=True)
     assert given.of_family("fconv") == given
-    assert usual.source_splitting and Training().of_family("transformer", splits=False).source_splitting == 0
