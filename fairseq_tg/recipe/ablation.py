@@ -93,7 +93,7 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
         return compare_methods(recipe, base, task, subset, ("greedy", *recipe.only) if recipe.only else METHODS)
     pseudo = out / "pseudo-bin"
     manifest = build_corpus(recipe, task, pseudo)
-    updates = count_updates(pseudo, recipe.training)
+    updates = count_updates(pseudo, recipe.training.of_family(base.family))
     texts: Dict[str, List[str]] = {}
     say = Progress()
     checkpoints = {"greedy": recipe.base}

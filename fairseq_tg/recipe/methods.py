@@ -84,7 +84,7 @@ def _method(name: str, recipe: Ablation, base: Base, task: Any) -> Method:
 
 
 def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Path:
-    usual = replace(recipe.training, seed=seed)
+    usual = replace(recipe.training, seed=seed).of_family(base.family)
     out = Path(recipe.out)
     pseudo = out / "pseudo-bin"
     digest = corpus_hash(build_corpus(recipe, task, pseudo))

@@ -18,9 +18,10 @@ LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
 
 
 #: What is best of settings that are not given, and for which family it is something else: see docs/results.md
-USUAL: Dict[str, Any] = {"actor_rank": 32, "lr": 3e-3, "base_dropout": True}
+USUAL: Dict[str, Any] = {"actor_rank": 0, "actor_site_rank": 64, "lr": 3e-3, "epochs": 5, "base_dropout": True}
 OF_FAMILY: Dict[str, Dict[str, Any]] = {
-    family: {"actor_rank": 64, "lr": 5e-3, "base_dropout": False} for family in ("fconv", "lstm")
+    family: {"actor_rank": 64, "actor_site_rank": 32, "lr": 5e-3, "epochs": 3, "base_dropout": False}
+    for family in ("fconv", "lstm")
 }
 
 
@@ -46,7 +47,9 @@ class Training:
         "all",
         choices=("attention", "all"),
     )
-    actor_site_rank: int = option("rank of the gates that --actor-sites all adds; 0 is full maps", 32)
+    actor_site_rank: Optional[int] = option(
+        f"rank of the gates that --actor-sites all adds; 0 is full maps ({_by_family('actor_site_rank')})", None
+    )
     criterion: str = option(
         "what actors learn: the chosen translations, or more of the k-best lists (docs/training.md)",
         "actor_cross_entropy",
@@ -61,7 +64,7 @@ class Training:
     )
     label_smoothing: float = option("of the cross-entropy", 0.1, range=(0, 1))
     max_tokens: int = option("of a batch", 2048, least=1)
-    epochs: int = option("passes over the corpus", 3, least=1)
+    epochs: Optional[int] = option(f"passes over the corpus ({_by_family('epochs')})", None, least=1)
     patience: int = option("validations without a gain before it ends", 3, least=1)
     base_dropout: Optional[bool] = option(f"keep the base's dropout on ({_by_family('base_dropout')})", None)
     source_sampling: Optional[float] = option(

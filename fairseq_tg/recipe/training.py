@@ -159,6 +159,7 @@ def count_updates(data: Path, training: Training) -> int:
         tokens = int(np.maximum(source.sizes[lists.sources], rows).sum())
     else:  # of every pair, whose two sides are neighbours
         tokens = sum(int(np.maximum(a.sizes, b.sizes).sum()) for a, b in zip(datasets[::2], datasets[1::2]))
+    assert training.epochs is not None
     return max(1, math.ceil(1.03 * tokens / training.max_tokens)) * training.epochs
 
 

@@ -105,7 +105,7 @@ def test_updates_are_about_those_of_the_epochs(workspace: Workspace) -> None:
     one, four = (count_updates(Path(workspace.data), Training(max_tokens=200, epochs=n)) for n in (1, 4))
     assert four == 4 * one and 3 <= one <= 15
     with pytest.raises(UserError, match="has no binarized train split"):
-        count_updates(Path(workspace.data).parent, Training())
+        count_updates(Path(workspace.data).parent, Training(epochs=1))
 
 
 def test_the_cells_of_the_papers_ablations() -> None:
@@ -131,5 +131,5 @@ def test_the_cells_of_the_papers_ablations() -> None:
 def test_what_is_not_given_is_best_for_the_family() -> None:
     usual, convolutions = (Training().of_family(family) for family in ("transformer", "fconv"))
     assert usual.base_dropout and not convolutions.base_dropout and usual.lr and convolutions.lr
-    given = Training(actor_rank=8, lr=0.5, base_dropout=True)
+    given = Training(actor_rank=8, actor_site_rank=4, lr=0.5, epochs=2, base_dropout=True)
     assert given.of_family("fconv") == given
