@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Dict, Optional
+from typing import Dict, Optional, Sequence, Tuple
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -23,7 +23,8 @@ from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import Rates
-from fairseq_tg.serve.routes import Endpoint, Routes, answer
+from fairseq_tg.serve.refusals import Refusal
+from fairseq_tg.serve.routes import Endpoint, Routes, answer, as_bytes
 from fairseq_tg.serve.spec import make_spec
 from fairseq_tg.serve.systems import System
 
@@ -40,6 +41,7 @@ class Service:
         self._batcher = Batcher(options.batching, self.metrics.batch)
         self._rates = Rates(options.limits.requests_per_minute)
         self._page = None if options.no_page else read_page()
+        self._refusals: Dict[str, bytes] = {}  # by when to come back
 
     def app(self) -> ASGIApp:
         gets: Dict[str, Endpoint] = {
@@ -62,6 +64,19 @@ class Service:
 
     def close(self) -> None:
         self._batcher.close()
+
+    def refusal(self, headers: Sequence[Tuple[str, str]]) -> Optional[bytes]:
+        """What a request for a translation would be answered with, byte by byte, if there is no room for it."""
+        try:
+            self._batcher.check_room()
+            return None
+        except Refusal as refusal:
+            self.metrics.request("/translate", refusal.status)
+            wait = refusal.headers["Retry-After"]
+            if wait not in self._refusals:
+                content = answer({"error": refusal.message}, refusal.status, {**dict(headers), **refusal.headers})
+                self._refusals[wait] = as_bytes(content)
+            return self._refusals[wait]
 
     async def _translate(self, request: Request) -> Response:
         started = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from http import HTTPStatus
 from typing import Any, Awaitable, Callable, Dict, Mapping, Optional
 
 from starlette.requests import Request
@@ -23,6 +24,13 @@ def answer(content: Any, status: int = 200, headers: Optional[Mapping[str, str]]
     common = {"Content-Type": "application/json; charset=utf-8", "Cache-Control": "no-store"}
     # a message may quote half of a surrogate pair, which JSON can hold
     return Response(_encode(content).encode(errors="replace"), status, {**common, **(headers or {})})
+
+
+def as_bytes(response: Response) -> bytes:
+    """An answer as it goes over a connection that stays open."""
+    lines = [f"HTTP/1.1 {response.status_code} {HTTPStatus(response.status_code).phrase}".encode()]
+    lines += [name + b": " + value for name, value in response.raw_headers]
+    return b"\r\n".join([*lines, b"", bytes(response.body)])
 
 
 class Routes:

@@ -46,7 +46,7 @@ def serve(options: ServeOptions) -> None:
             forwarded_allow_ips=options.trusted_proxy,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=DRAINING,
-            http=Connection,
+            http=Connection.refusing(lambda: service.refusal(HEADERS)),
             ws="none",
             lifespan="off",
         )
@@ -115,10 +115,12 @@ class _Server(uvicorn.Server):
         """Close connections that take too long to send a request's first lines. (Its body has a limit of its own.)"""
         now, seen = time.monotonic(), {}
         limit = KEEP_ALIVE + self._service.options.limits.body_timeout
-        for connection in list(self.server_state.connections):
+        connections: List[Any] = list(self.server_state.connections)
+        for connection in connections:
             cycle: Any = getattr(connection, "cycle", None)
             if cycle is None or cycle.response_complete:
-                seen[connection] = self._without_request.get(connection, now)
+                refused, connection.refused = getattr(connection, "refused", False), False
+                seen[connection] = now if refused else self._without_request.get(connection, now)
                 if now - seen[connection] > limit:
                     connection.transport.close()
         self._without_request = seen

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import http.client
 import json
 import re
 import shutil
@@ -13,7 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any, Dict, Iterator, List, Tuple
 from urllib.error import HTTPError
 
 import pytest
@@ -194,6 +196,46 @@ def test_requests_together_are_not_mixed_up(server: Server, translator: Translat
     for thread in threads:
         thread.join()
     assert found == expected
+
+
+def test_a_full_service_refuses_before_it_reads_and_goes_on_on_the_same_connection(model: Path) -> None:
+    """Of one kind byte by byte without being parsed; what is unusual is parsed, and told the same."""
+    server = Server(model, "--threads", 1, "--queue", 1)
+    body = json.dumps({"q": "w1 w2", "source": "xx", "target": "yy"}).encode()
+    long = json.dumps({"q": ". ".join(["w1 w2 w3"] * 60), "source": "xx", "target": "yy", "beam": 8}).encode()
+    with contextlib.ExitStack() as stack:
+
+        def connect() -> Any:
+            return stack.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)))
+
+        def ask(connection: Any, **headers: str) -> Tuple[int, bytes, Dict[str, str]]:
+            connection.request("POST", "/translate", body, {"Content-Type": "application/json", **headers})
+            answer = connection.getresponse()
+            return answer.status, answer.read(), {k.lower(): v for k, v in answer.getheaders() if k.lower() != "date"}
+
+        def be_busy() -> None:
+            while not free.is_set():
+                server.ask("/translate", long)
+
+        one, other = connect(), connect()
+        right, free = ask(one), threading.Event()
+        assert right[0] == 200
+        busy = [threading.Thread(target=be_busy) for _ in range(4)]
+        for thread in busy:
+            thread.start()
+        try:
+            refused, parsed = (
+                next(answer for answer in (ask(connection, **headers) for _ in range(1000)) if answer[0] == 503)
+                for connection, headers in ((one, {}), (other, {"Origin": "https://a.example"}))
+            )
+        finally:
+            free.set()
+            for thread in busy:
+                thread.join()
+        assert json.loads(refused[1]) == json.loads(parsed[1])
+        assert refused[2].keys() == parsed[2].keys() and int(refused[2]["retry-after"]) >= 1
+        assert ask(one)[:2] == ask(other)[:2] == right[:2]
+    assert server.stop() == 0
 
 
 def test_clients_that_go_or_dawdle_do_no_harm(server: Server) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from fairseq_tg.compiled.alignment import units
 from fairseq_tg.errors import UserError
 from fairseq_tg.serve.batching import Batcher, Work
+from fairseq_tg.serve.connections import is_whole_translation
 from fairseq_tg.serve.drafts import Draft
 from fairseq_tg.serve.forms import parse_fields, read_translation
 from fairseq_tg.serve.keys import Keys
@@ -361,3 +362,22 @@ def test_a_batch_that_fails_fails_its_own_requests_alone() -> None:
             await bad.done
 
     run_batches(scenario)
+
+
+@pytest.mark.parametrize(
+    "head, whole",
+    [
+        ("Host: x\r\nContent-Length: 2", True),
+        ("Host: x\r\ncontent-LENGTH:2 ", True),
+        ("Host: x\r\nContent-Length: 3", False),  # more is to come
+        ("Host: x\r\nContent-Length: 1", False),  # and this has a second request, or part of one
+        ("Host: x\r\nContent-Length: 2\r\nContent-Length: 2", False),
+        ("Host: x\r\nContent-Length: -2", False),
+        ("Host: x\r\nContent-Length: 2\r\nConnection: close", False),
+        ("Host: x\r\nContent-Length: 2\r\nOrigin: https://a.example", False),
+        ("Host: x\r\nTransfer-Encoding: chunked", False),
+    ],
+)
+def test_what_may_be_refused_unread(head: str, whole: bool) -> None:
+    assert is_whole_translation(f"POST /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode()) == whole
+    assert not is_whole_translation(f"GET /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode())
