@@ -18,9 +18,9 @@ LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
 
 
 #: What is best of settings that are not given, and for which family it is something else: see docs/results.md
-USUAL: Dict[str, Any] = {"actor_rank": 0, "actor_site_rank": 64, "lr": 3e-3, "epochs": 5, "base_dropout": True}
+USUAL: Dict[str, Any] = {"actor_rank": 0, "actor_sites": "attention", "lr": 3e-3, "epochs": 5, "base_dropout": True}
 OF_FAMILY: Dict[str, Dict[str, Any]] = {
-    family: {"actor_rank": 64, "actor_site_rank": 32, "lr": 5e-3, "epochs": 3, "base_dropout": False}
+    family: {"actor_rank": 64, "actor_sites": "all", "lr": 5e-3, "epochs": 3, "base_dropout": False}
     for family in ("fconv", "lstm")
 }
 
@@ -42,14 +42,13 @@ class Training:
         f"factor each map of an actor through so many dimensions; 0: the paper's full map ({_by_family('actor_rank')})",
         None,
     )
-    actor_sites: str = option(
-        "where actors act: at the attention (the paper's places), or also behind every other sublayer of the decoder",
-        "all",
+    actor_sites: Optional[str] = option(
+        "where actors act: at the attention (the paper's places), or also behind every other sublayer of the decoder "
+        f"({_by_family('actor_sites')})",
+        None,
         choices=("attention", "all"),
     )
-    actor_site_rank: Optional[int] = option(
-        f"rank of the gates that --actor-sites all adds; 0 is full maps ({_by_family('actor_site_rank')})", None
-    )
+    actor_site_rank: int = option("rank of the gates that --actor-sites all adds; 0 is full maps", 32)
     criterion: str = option(
         "what actors learn: the chosen translations, or more of the k-best lists (docs/training.md)",
         "actor_cross_entropy",

@@ -131,5 +131,5 @@ def test_the_cells_of_the_papers_ablations() -> None:
 def test_what_is_not_given_is_best_for_the_family() -> None:
     usual, convolutions = (Training().of_family(family) for family in ("transformer", "fconv"))
     assert usual.base_dropout and not convolutions.base_dropout and usual.lr and convolutions.lr
-    given = Training(actor_rank=8, actor_site_rank=4, lr=0.5, epochs=2, base_dropout=True)
+    given = Training(actor_rank=8, actor_sites="all", lr=0.5, epochs=2, base_dropout=True)
     assert given.of_family("fconv") == given
