@@ -12,7 +12,7 @@ MOST_HEAD = 65536
 #: What is refused without being parsed while the service is full: all else is cheap, or wants to be looked at
 TRANSLATION = b"POST /translate HTTP/1.1\r\n"
 LENGTH = b"\r\ncontent-length:"
-UNUSUAL = (b"\r\nconnection: close", b"\r\norigin:", b"\r\nexpect:", b"\r\nupgrade:", b"\r\ntransfer-encoding:")
+UNUSUAL = (b"close", b"\r\norigin:", b"\r\nexpect:", b"\r\nupgrade:", b"\r\ntransfer-encoding:")
 
 
 class Joined:

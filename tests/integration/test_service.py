@@ -211,7 +211,7 @@ def test_a_full_service_refuses_before_it_reads_and_goes_on_on_the_same_connecti
         def ask(connection: Any, **headers: str) -> Tuple[int, bytes, Dict[str, str]]:
             connection.request("POST", "/translate", body, {"Content-Type": "application/json", **headers})
             answer = connection.getresponse()
-            return answer.status, answer.read(), {k.lower(): v for k, v in answer.getheaders() if k.lower() != "date"}
+            return answer.status, answer.read(), {name.lower(): value for name, value in answer.getheaders()}
 
         def be_busy() -> None:
             while not free.is_set():
@@ -233,7 +233,9 @@ def test_a_full_service_refuses_before_it_reads_and_goes_on_on_the_same_connecti
             for thread in busy:
                 thread.join()
         assert json.loads(refused[1]) == json.loads(parsed[1])
-        assert refused[2].keys() == parsed[2].keys() and int(refused[2]["retry-after"]) >= 1
+        # uvicorn, which the first did not reach, says the date
+        assert refused[2].keys() == parsed[2].keys() - {"date"} and "date" in parsed[2]
+        assert int(refused[2]["retry-after"]) >= 1
         assert ask(one)[:2] == ask(other)[:2] == right[:2]
     assert server.stop() == 0
 

@@ -374,6 +374,8 @@ def test_a_batch_that_fails_fails_its_own_requests_alone() -> None:
         ("Host: x\r\nContent-Length: 2\r\nContent-Length: 2", False),
         ("Host: x\r\nContent-Length: -2", False),
         ("Host: x\r\nContent-Length: 2\r\nConnection: close", False),
+        ("Host: x\r\nContent-Length: 2\r\nConnection:Close", False),
+        ("Host: x\r\nContent-Length: 2\r\nConnection: keep-alive", True),
         ("Host: x\r\nContent-Length: 2\r\nOrigin: https://a.example", False),
         ("Host: x\r\nTransfer-Encoding: chunked", False),
     ],
