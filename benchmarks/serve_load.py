@@ -3,26 +3,28 @@
     python benchmarks/serve_load.py model.tg sentences.txt --threads 2
 
 Every answer is compared with the offline translation of its sentence. All phases are bounded in count and time. The
-load is made on the same cores as the answers, by one process of raw sockets, so that it takes as little of them as it
-can.
+load is made on the same cores as the answers, by one process with plain sockets, so that it takes little of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import os
 import re
+import selectors
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.model_file import read
@@ -56,6 +58,7 @@ class Tally:
 
 
 HEAD = "POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 PERCENTILES = (("p50", 0.5), ("p99", 0.99), ("most", 1.0))
 
 
@@ -64,29 +67,34 @@ def percentile(values: List[float], p: float) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(p * len(ordered)) - 1 if p < 1 else len(ordered) - 1)]
 
 
-class Client:
-    """One connection that is kept, and one request at a time."""
+class Connection:
+    """One that is kept, with one request at a time."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
-        self._reader: Optional[asyncio.StreamReader] = None
-        self._writer: Optional[asyncio.StreamWriter] = None
+        self.socket = socket.socket()
+        self.socket.setblocking(False)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.socket.connect_ex(("127.0.0.1", port))
+        self.unsent = self.answer = b""
+        self.index, self.started = 0, 0.0
 
-    async def ask(self, request: bytes) -> Tuple[int, bytes]:
-        if self._writer is None or self._reader is None:
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        self._writer.write(request)
-        head = await self._reader.readuntil(b"\r\n\r\n")
-        length = int(re.search(rb"content-length: (\d+)", head).group(1))  # type: ignore[union-attr]
-        body = await self._reader.readexactly(length)
-        if b"connection: close" in head.lower():
-            self.close()
-        return int(head[9:12]), body
+    def ask(self, index: int, request: bytes) -> None:
+        self.index, self.started, self.unsent, self.answer = index, time.perf_counter(), request, b""
+        self.send()
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._reader = self._writer = None
+    def send(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # not connected yet, or its buffer is full
+            self.unsent = self.unsent[self.socket.send(self.unsent) :]
+
+    def receive(self) -> Optional[Tuple[int, bytes]]:
+        """The status and the body, when all is there."""
+        data = self.socket.recv(65536)
+        if not data:
+            raise ConnectionResetError("closed in the middle of an answer")
+        self.answer += data
+        head, end, body = self.answer.partition(b"\r\n\r\n")
+        length = LENGTH.search(head) if end else None
+        return (int(head[9:12]), body) if length and len(body) == int(length.group(1)) else None
 
 
 @dataclass
@@ -95,62 +103,68 @@ class Load:
     requests: List[bytes]
     expected: List[bytes]
 
-    async def one(self, client: Client, index: int, tally: Tally) -> None:
+    def drive(self, clients: int, seconds: float, most: int = 1_000_000, rate: float = math.inf) -> Tuple[Tally, float]:
+        """Requests, at most as many at a time as there are clients, at a rate or as fast as they are answered."""
+        tally, idle, sent, working = Tally(), [], 0, 0
         started = time.perf_counter()
+        with selectors.DefaultSelector() as selector:
+            while True:
+                elapsed = time.perf_counter() - started
+                due = min(most, elapsed * rate) if elapsed < seconds else 0
+                while sent < due and working < clients:
+                    connection = idle.pop() if idle else Connection(self.port)
+                    index = sent % len(self.requests)
+                    connection.ask(index, self.requests[index])
+                    events = selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.unsent else 0)
+                    selector.register(connection.socket, events, connection)
+                    sent, working = sent + 1, working + 1
+                if not working and (elapsed > seconds or sent >= most):
+                    break
+                if elapsed > seconds + 20:
+                    tally.lost += working
+                    break
+                for key, events in selector.select(0.002):
+                    if events & selectors.EVENT_WRITE:
+                        key.data.send()
+                        if not key.data.unsent:
+                            selector.modify(key.data.socket, selectors.EVENT_READ, key.data)
+                    if events & selectors.EVENT_READ and self._take(key.data, tally):
+                        selector.unregister(key.data.socket)
+                        working -= 1
+                        if key.data.socket.fileno() >= 0:
+                            idle.append(key.data)
+        return tally, time.perf_counter() - started
+
+    def _take(self, connection: Connection, tally: Tally) -> bool:
+        """What came on a connection; whether its request is done with."""
         try:
-            status, body = await client.ask(self.requests[index])
-        except (OSError, asyncio.IncompleteReadError):
+            answer = connection.receive()
+        except OSError:
             tally.lost += 1
-            client.close()
-            return
-        taken = time.perf_counter() - started
+            connection.socket.close()
+            return True
+        if answer is None:
+            return False
+        taken = time.perf_counter() - connection.started
+        status, body = answer
         if status == 200:
             tally.seconds.append(taken)
-            tally.wrong += body != self.expected[index]
+            tally.wrong += body != self.expected[connection.index]
         elif status == 503:
             tally.refused.append(taken)
         else:
             tally.other[status] = tally.other.get(status, 0) + 1
+        return True
 
-    async def steady(self, clients: int, seconds: float, most: int) -> Tuple[Tally, float]:
-        """Clients that each wait for an answer before they ask again."""
-        tally, turn, started = Tally(), iter(range(most)), time.perf_counter()
+    def go_away(self, kills: int, slow: int, seconds: float) -> None:
+        """Clients that leave, beside others that send a byte a second."""
 
-        async def run() -> None:
-            client = Client(self.port)
-            for index in turn:
-                if time.perf_counter() - started > seconds:
-                    break
-                await self.one(client, index % len(self.requests), tally)
-            client.close()
+        async def both() -> None:
+            await asyncio.gather(self._kill(kills), self._dawdle(slow, seconds))
 
-        await asyncio.gather(*(run() for _ in range(clients)))
-        return tally, time.perf_counter() - started
+        asyncio.run(both())
 
-    async def flood(self, rate: float, seconds: float) -> Tuple[Tally, float]:
-        """Requests that come at a rate, whatever becomes of those before."""
-        tally, idle, tasks = Tally(), [], set()
-        started, sent = time.perf_counter(), 0
-
-        async def run(index: int) -> None:
-            client = idle.pop() if idle else Client(self.port)
-            await self.one(client, index, tally)
-            idle.append(client)
-
-        while (elapsed := time.perf_counter() - started) < seconds:
-            while sent < elapsed * rate and len(tasks) < 2000:
-                task = asyncio.ensure_future(run(sent % len(self.requests)))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                sent += 1
-            await asyncio.sleep(0.002)
-        if tasks:
-            await asyncio.wait(tasks, timeout=20)
-        for client in idle:
-            client.close()
-        return tally, time.perf_counter() - started
-
-    async def kill(self, count: int) -> None:
+    async def _kill(self, count: int) -> None:
         """Clients that leave in the middle: of the request, or of the wait."""
         for index in range(count):
             request = self.requests[index % len(self.requests)]
@@ -160,7 +174,7 @@ class Load:
                 await asyncio.sleep(0.001)
             writer.transport.abort()  # type: ignore[attr-defined]
 
-    async def dawdle(self, count: int, seconds: float) -> None:
+    async def _dawdle(self, count: int, seconds: float) -> None:
         """Clients that send a byte a second."""
         connections = [await asyncio.open_connection("127.0.0.1", self.port) for _ in range(count)]
         for second in range(int(seconds)):
@@ -182,26 +196,30 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def measure(options: argparse.Namespace, load: Load, pid: int) -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
-    await load.steady(8, 3, 2000)  # warm
-    found["memory_mb"] = {"start": memory(pid)}
-    tally, elapsed = await load.steady(1, 10, 300)
-    found["idle"] = tally.described(elapsed)
+def with_cores(pid: int, run: Callable[[], Tuple[Tally, float]]) -> Dict[str, Any]:
+    """What came back, and the cores that it took here and there."""
     used = cpu(pid), cpu(os.getpid())
-    tally, elapsed = await load.steady(options.clients, options.seconds, options.most)
-    found["steady"] = tally.described(elapsed)
-    found["steady"]["cpu_ms_per_answer"] = {
-        name: round(1000 * (cpu(process) - before) / max(1, len(tally.seconds)), 3)
+    tally, elapsed = run()
+    cores = {
+        name: round((cpu(process) - before) / elapsed, 3)
         for name, process, before in zip(("server", "load"), (pid, os.getpid()), used)
     }
+    return {**tally.described(elapsed), "cores": cores}
+
+
+def measure(options: argparse.Namespace, load: Load, pid: int) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    load.drive(8, 3, 2000)  # warm
+    found["memory_mb"] = {"start": memory(pid)}
+    tally, elapsed = load.drive(1, 10, 300)
+    found["idle"] = tally.described(elapsed)
+    found["steady"] = with_cores(pid, lambda: load.drive(options.clients, options.seconds, options.most))
     best = found["steady"]["per_second"]
     found["memory_mb"]["after_steady"] = memory(pid)
-    tally, elapsed = await load.flood(4 * best, options.flood_seconds)
-    found["overload"] = tally.described(elapsed)
+    found["overload"] = with_cores(pid, lambda: load.drive(2000, options.flood_seconds, rate=4 * best))
     found["memory_mb"]["after_overload"] = memory(pid)
-    await asyncio.gather(load.kill(options.kills), load.dawdle(20, 5))
-    tally, elapsed = await load.steady(1, 5, 50)
+    load.go_away(options.kills, 20, 5)
+    tally, elapsed = load.drive(1, 5, 50)
     found["after_kills"] = tally.described(elapsed)
     found["memory_mb"]["end"] = memory(pid)
     found["p99_over_idle_p50"] = round(found["steady"]["ms"]["p99"] / found["idle"]["ms"]["p50"], 2)
@@ -244,15 +262,9 @@ def main() -> None:
     try:
         assert server.stderr is not None
         load = Load(int(server.stderr.readline().rpartition(":")[2]), requests, expected)
-        asyncio.run(load.steady(1, 10, 1))
+        load.drive(1, 10, 1)
         first = time.perf_counter() - launched
-        try:
-            import uvloop
-
-            asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-        except ImportError:
-            pass
-        found = asyncio.run(measure(options, load, server.pid))
+        found = measure(options, load, server.pid)
     finally:
         server.send_signal(signal.SIGTERM)
         status = server.wait(60)

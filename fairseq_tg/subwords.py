@@ -41,7 +41,10 @@ class WordOptions:
     def flags(self, source_lang: str, target_lang: str) -> List[str]:
         """For fairseq-generate, whose tokenizer has to know the language too."""
         languages = {"source_lang": source_lang, "target_lang": target_lang} if self.tokenizer else {}
-        named = {**self.given(), **languages}.items()
+        given = self.given()
+        if self.bpe is None:  # fairseq knows of such files only with it
+            given = {name: value for name, value in given.items() if name == "tokenizer"}
+        named = {**given, **languages}.items()
         return [word for name, value in named for word in (f"--{name.replace('_', '-')}", value)]
 
     def validation_flags(self, symbols: Sequence[str], language: str) -> List[str]:

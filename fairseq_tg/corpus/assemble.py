@@ -27,6 +27,7 @@ from fairseq_tg.corpus.pairs import Pair
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
+from fairseq_tg.locks import take_lock
 
 SPLIT = "train"
 SUFFIXES = ("bin", "idx")
@@ -34,8 +35,13 @@ SUFFIXES = ("bin", "idx")
 
 def assemble(directory: CorpusDirectory, sources: Sequence[CorpusDirectory] = ()) -> Dict[str, Any]:
     """Make `directory` complete from the blocks of all `sources` (its own, if none are given); returns the manifest."""
+    held = f"another process is completing '{directory.path}': wait for it"
     try:
-        return _assemble(directory, sources)
+        with take_lock(directory.path / ".lock-complete", held):
+            manifest = directory.manifest  # by now
+            if manifest is not None and manifest["status"] == "complete":
+                return manifest
+            return _assemble(directory, sources)
     except OSError as error:
         raise UserError(f"cannot complete '{directory.path}': {error}; what was committed is kept") from None
 

@@ -80,7 +80,9 @@ def check_lists(
         pairs = "-".join(recipe["languages"]), "-".join(languages)
         raise UserError(f"{flag} {path}: the lists are of {pairs[0]}, and the data is of {pairs[1]}")
     for name in (f"dict.{language}.txt" for language in languages):
-        if hash_file(Path(path) / name) != hash_file(Path(data) / name):
+        own, other = Path(path) / name, Path(data) / name
+        there = own.is_file(), other.is_file()  # neither, with --fixed-dictionary
+        if there != (False, False) and (not all(there) or hash_file(own) != hash_file(other)):
             raise UserError(f"{flag} {path}: the lists are of other data, their {name} is not that of '{data}'")
     # Of the base itself, or of a tg model of it
     if base not in manifest.get("bases", recipe["base"]):

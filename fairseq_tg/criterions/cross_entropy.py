@@ -56,6 +56,14 @@ class ActorCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         loss = smoothed(log_probs, sums, vocabulary, self.eps).sum()
         return loss, -log_probs.detach().sum()
 
+    def get_lprobs_and_target(self, model: Any, net_output: Any, sample: Dict[str, Any]) -> Tuple[Tensor, Tensor]:
+        adaptive = _adaptive(model)
+        if adaptive is None:
+            return super().get_lprobs_and_target(model, net_output, sample)
+        kept = slice(self.ignore_prefix_size, None)
+        log_probs = adaptive_log_probs(adaptive, net_output[0])[:, kept]
+        return log_probs.flatten(0, 1), sample["target"][:, kept].flatten()
+
     def score(self, model: Any, net_output: Any, target: Tensor) -> Tuple[Tensor, Tensor, int]:
         """The log-probabilities of B x T targets, their sums over the vocabulary, 0 at padding, and its size.
 
@@ -63,7 +71,7 @@ class ActorCrossEntropyCriterion(LabelSmoothedCrossEntropyCriterion):
         """
         target = target[:, self.ignore_prefix_size :]
         logits = net_output[0]
-        adaptive = getattr(_inside(model).decoder, "adaptive_softmax", None)
+        adaptive = _adaptive(model)
         if adaptive is not None:
             logits = adaptive_log_probs(adaptive, logits)  # which are logits of themselves
         logits = logits[:, self.ignore_prefix_size :].flatten(0, 1)
@@ -98,6 +106,10 @@ def check_trains_actors_only(model: nn.Module) -> ActorModel:
         if parameter.requires_grad and parameter not in of_actors:
             raise UserError(f"the base's parameter {name} is set to be trained: call requires_grad_(False) on it")
     return inner
+
+
+def _adaptive(model: Any) -> Any:
+    return getattr(_inside(model).decoder, "adaptive_softmax", None)
 
 
 def _inside(model: Any) -> Any:

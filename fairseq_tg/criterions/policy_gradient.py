@@ -57,8 +57,7 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
 
         target = padded(False)
         net_output = model(**{**sample["net_input"], "prev_output_tokens": padded(True)})
-        log_probs = model.get_normalized_probs(net_output, log_probs=True)  # type: ignore[operator]
-        picked = log_probs.gather(2, target.unsqueeze(2)).squeeze(2).masked_fill(target.eq(self.padding_idx), 0.0)
+        picked, _, _ = self.score(model, net_output, target)
         advantages = self.scale * (rewards - baselines)
         loss = -(advantages.to(picked) * picked.sum(dim=1)).sum()
         tokens = int(target.ne(self.padding_idx).sum())

@@ -28,6 +28,8 @@ class Subset(NamedTuple):
 
 def read_subsets(task: Any, names: Sequence[str], *args: Any, **options: Any) -> Subset:
     """Several splits, one after another: see `read_subset`. Without references of one, there are none of any."""
+    if len(set(names)) < len(names):
+        raise UserError(f"--subset {','.join(names)} has a name twice: give each once")
     parts = [read_subset(task, name, *args, **options) for name in names]
 
     def joined(field: str) -> Any:
@@ -70,7 +72,8 @@ def read_subset(
         longest = max(map(len, sentences or [[]])) + marks - 1
         if longest > limit:
             raise UserError(
-                f"'{name}' has a sentence of {longest} tokens, and the model takes up to {limit}: give --subset another"
+                f"'{name}' has a sentence of {longest} tokens, and the model takes up to {limit}: leave it out of the "
+                "data, or give another split"
             )
     source_words = Words.of(task.source_dictionary, text, task.pairs[0][0])
     references = None if targets is None else [words(target, reference=True) for target in targets]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from fairseq_tg.corpus.directory import hash_data
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.plots import dots
@@ -18,7 +17,7 @@ from fairseq_tg.evaluation.subset import read_subset
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
+from fairseq_tg.recipe.corpora import build_corpus, corpus_hash, hash_originals
 from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.methods import CONT, METHODS, compare_methods
 from fairseq_tg.recipe.options import KINDS, LIST_CRITERIA, Ablation, Recipe, Training
@@ -123,7 +122,7 @@ def _corpus(
     """The data directory that a cell is trained on, and what tells it from any other."""
     if cell.original:
         data = Path(recipe.data)
-        return data, "".join(hash_data(data, split, task.pairs) for split in ("train", "valid"))
+        return data, hash_originals(data, task)
     usual = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
     if all(usual[name] == value for name, value in cell.corpus.items()):
         return pseudo, corpus_hash(manifest)

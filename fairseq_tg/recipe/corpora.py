@@ -47,6 +47,12 @@ def _keeps_greedy(recipe: Recipe, directory: Path) -> bool:
     return recipe.rounds > 1 if manifest is None else bool(manifest["recipe"].get("greedy"))
 
 
+def hash_originals(data: Path, task: Any) -> str:
+    """Tells the data that a base was trained on from any other, and what trainings are validated on."""
+    splits = ("train", *validation_splits(data, task.pairs[0]))
+    return "".join(hash_data(data, split, task.pairs) for split in splits)
+
+
 def corpus_hash(manifest: Dict[str, Any]) -> str:
     """Tells a corpus from any other by the hashes of its files."""
     return hashlib.sha256(json.dumps(manifest["files"], sort_keys=True).encode()).hexdigest()

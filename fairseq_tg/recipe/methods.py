@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from fairseq_tg.corpus.directory import hash_data
 from fairseq_tg.evaluation.batches import by_length, translate_all
 from fairseq_tg.evaluation.measure import Spread, Turns, ratio, take_turns
 from fairseq_tg.evaluation.plots import dots
@@ -20,7 +19,7 @@ from fairseq_tg.evaluation.subset import Subset
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
 from fairseq_tg.models.base import Base
-from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
+from fairseq_tg.recipe.corpora import build_corpus, corpus_hash, hash_originals
 from fairseq_tg.recipe.options import Ablation, Training
 from fairseq_tg.recipe.training import count_updates, train
 
@@ -94,7 +93,7 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
         training = replace(CONT, seed=seed, max_tokens=usual.max_tokens, epochs=usual.epochs)
     elif name == "policy gradient":
         data = Path(recipe.data)
-        digest = "".join(hash_data(data, split, task.pairs) for split in ("train", "valid"))
+        digest = hash_originals(data, task)
         training = replace(usual, lr=POLICY_LR, criterion="actor_cross_entropy")  # whose place the other takes
         more = ["--criterion", "actor_policy_gradient"]
         more += ["--reward", recipe.objective]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Optional, Tuple
@@ -75,7 +74,7 @@ class Training:
         "split subwords of sources into smaller ones with this probability, anew in every epoch", 0.0, range=(0, 0.5)
     )
     source_noise: float = option("leave out and swap words of sources with this probability", 0.0, range=(0, 1))
-    seed: int = option("of the actors' first weights and the order of the batches", 1, least=-math.inf)
+    seed: int = option("of the actors' first weights and the order of the batches", 1)
 
     def of_family(self, family: str) -> Training:
         """With what was not given, as it is best for a family of bases."""
@@ -163,4 +162,7 @@ class Ablation(Recipe):
     seeds: Tuple[int, ...] = option("of `method`: each is trained, or searched, with all of them", (1, 2, 3), nargs="+")
     noise: float = option("of `method`: of NPAD, before the first step", 0.3, range=(0, 100))
     beams: Tuple[int, ...] = option("the k to try", (1, 5, 10, 20, 35, 50), nargs="*", least=1)
+    refinement: Refinement = field(
+        default_factory=Refinement, metadata={"help": "of `method`: the second training of tg, as that of a run"}
+    )
     only: Tuple[str, ...] = option("some of its rows, as gate or k=10", (), nargs="*", metavar="NAME")

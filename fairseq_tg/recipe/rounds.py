@@ -86,7 +86,8 @@ def _keep_best(directory: Path, done: List[Tuple[float, Path]]) -> Path:
     best = max(range(len(done)), key=lambda number: (done[number][0], -number))
     source = done[best][1]
     print(f"the best is {source.parent.parent.name}")
-    stage = Stage(directory, {"best of rounds": [hash_file(path) for _, path in done]})
+    rounds = "best of rounds"
+    stage = Stage(directory, {rounds: [hash_file(path) for _, path in done]}, follows=[rounds])
     if not stage.is_done():
         with stage.doing([BEST, TRAIN_LOG]):
             for name in (BEST, TRAIN_LOG):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, List, Sequence, Tuple
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.corpus.directory import hash_data, hash_file, split_files
+from fairseq_tg.corpus.directory import hash_data, hash_file, split_files, validation_splits
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.options import ReportOptions
@@ -22,7 +22,7 @@ from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
-from fairseq_tg.recipe.training import source_flags
+from fairseq_tg.recipe.training import check_hypotheses, source_flags
 from fairseq_tg.tasks.loading import load_model
 
 FAMILIES = ("transformer", "bart", "lstm", "fconv")
@@ -46,7 +46,9 @@ def run(recipe: Recipe) -> List[Path]:
             for one in of_pairs
         }
     for _, of_pair in reports.values():
-        read_subsets(of_pair, subsets, model, recipe.text, scores_targets=True)  # as the report will
+        validation = validation_splits(Path(recipe.data), of_pair.pairs[0])
+        for names in (subsets, validation):  # as the report will, and the training
+            read_subsets(of_pair, names, model, recipe.text, scores_targets=True)
     make_directory(out)
 
     checkpoint = train_in_rounds(recipe, record, task, out)
@@ -72,7 +74,7 @@ def _report(
     )
     settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
     hashes = {f"data {name}": hash_data(Path(recipe.data), name, pairs) for name in recipe.subset.split(",")}
-    stage = Stage(directory, {**settings, **hashes, **with_contents(recipe.text.given())})
+    stage = Stage(directory, {**settings, **hashes, **with_contents(recipe.text.given())}, follows=["actor"])
     if not stage.is_done():
         with stage.doing(["report.html", "report.json", "report.txt"]):
             make_report(options)
@@ -104,6 +106,10 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
         get_objective(recipe.objective)
     get_selection(recipe.selection)
     ACTORS[recipe.training.actor]
+    check_hypotheses(recipe.training, recipe.beam)
+    refined = recipe.refined()
+    if refined is not None:
+        check_hypotheses(refined, recipe.beam, "--refine-hypotheses")
     if source_flags(recipe.training, recipe.text) and task.marks:
         raise UserError("sources are changed without their language symbols, which this task has: leave that out")
     if recipe.training.criterion in LIST_CRITERIA and not knows_lists(task, recipe.training.criterion):
@@ -118,3 +124,6 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
             raise UserError(
                 f"there is no split '{split}'{of_pair} in '{recipe.data}': the recipe needs train, valid and --subset"
             )
+    further = sorted({path.name.split(".")[0] for path in Path(recipe.data).glob("train[0-9]*.*-*.*")})
+    if further:
+        print(f"only train is searched and trained on, not {', '.join(further)}")

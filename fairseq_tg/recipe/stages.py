@@ -6,7 +6,7 @@ import json
 import shutil
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from fairseq_tg.corpus.directory import describe_difference, hash_file
 from fairseq_tg.errors import UserError
@@ -23,16 +23,20 @@ class Stage:
     Args:
         directory: of the stage alone.
         settings: everything that its outputs depend on, as JSON takes it.
+        follows: those of the settings that come from stages before: where they alone are others, it is done again.
     """
 
-    def __init__(self, directory: Path, settings: Dict[str, Any]) -> None:
+    def __init__(self, directory: Path, settings: Dict[str, Any], follows: Sequence[str] = ()) -> None:
         self.directory = directory
         self.settings = json.loads(json.dumps(settings))
         self.stamp = directory / STAMP
+        self.follows = follows
 
     def is_done(self) -> bool:
         """Whether its outputs are there, whole, and made with these settings; one begun with others is refused."""
-        outputs = self._read()
+        return self._is_whole(self._read())
+
+    def _is_whole(self, outputs: Optional[Dict[str, str]]) -> bool:
         return outputs is not None and all(
             (self.directory / name).is_file() and hash_file(self.directory / name) == digest
             for name, digest in outputs.items()
@@ -41,8 +45,7 @@ class Stage:
     def _read(self) -> Optional[Dict[str, str]]:
         """The outputs that the stamp has; None if the stage has not come to its end."""
         if not self.stamp.is_file():
-            begun = self.directory.is_dir() and any(path.name != LOCK for path in self.directory.iterdir())
-            if begun:  # nobody knows with what
+            if self._files():  # nobody knows with what
                 raise UserError(f"'{self.directory}' has files and no {STAMP}: give another --out, or remove it")
             return None
         try:
@@ -50,20 +53,35 @@ class Stage:
             settings, outputs = dict(stamp["settings"]), dict(stamp["outputs"]) if "outputs" in stamp else None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"'{self.stamp}' is damaged: give another --out, or remove '{self.directory}'") from None
-        if settings != self.settings:
+        changed = {name for name in {**settings, **self.settings} if settings.get(name) != self.settings.get(name)}
+        if changed and changed <= set(self.follows):
+            return {STAMP: "of other settings"}  # which is no hash: so it is not whole
+        if changed:
             raise UserError(
                 f"'{self.directory}' was begun with other settings ({describe_difference(settings, self.settings)}): "
                 "give another --out, or remove it"
             )
         return outputs
 
+    def _files(self) -> List[Path]:
+        """What was made, the stamp last."""
+        if not self.directory.is_dir():
+            return []
+        kept = (path for path in self.directory.iterdir() if path.name != LOCK)
+        # A stamp that was never finished says nothing
+        return sorted((p for p in kept if not p.name.startswith(f"{STAMP}.")), key=lambda path: path.name == STAMP)
+
     @contextmanager
     def doing(self, outputs: Sequence[str]) -> Iterator[None]:
-        """Do the stage: it is stamped as done when it ends well and all outputs are there."""
+        """Do the stage: it is stamped as done when it ends well and all outputs are there.
+
+        Another process may have done it since it was asked whether it is: then it is done twice, the same way.
+        """
         make_directory(self.directory)
         held = f"another process is at work in '{self.directory}': wait for it, or give another --out"
         with take_lock(self.directory / LOCK, held):
-            if self._read() is not None:  # it was done and is not whole: what is left is not to be gone on from
+            found = self._read()
+            if found is not None and not self._is_whole(found):  # what is left is not to be gone on from
                 self._clear()
             self._write({"settings": self.settings})
             yield
@@ -74,10 +92,10 @@ class Stage:
             self._write({"settings": self.settings, "outputs": made})
 
     def _clear(self) -> None:
-        for path in self.directory.iterdir():
+        for path in self._files():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path.name != LOCK:
+            else:
                 path.unlink()
 
     def _write(self, stamp: Dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from fairseq.models import MODEL_REGISTRY
 from tqdm import tqdm
 
-from fairseq_tg.corpus.directory import hash_file, validation_splits
+from fairseq_tg.corpus.directory import hash_file
 from fairseq_tg.corpus.drawing import Best
 from fairseq_tg.corpus.lists import read_lists
 from fairseq_tg.criterions.risk import ActorRiskConfig
@@ -25,12 +25,23 @@ from fairseq_tg.recipe.options import LIST_CRITERIA, Training
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.subwords import WordOptions
 
-#: How many hypotheses of a list criteria take: the option, and its default
+#: How many hypotheses of a list criteria take: the option, its default, and the fewest
 HYPOTHESES = {
-    "actor_risk": ("--candidates", ActorRiskConfig.candidates),
-    "actor_trie": ("--paths", ActorTrieConfig.paths),
+    "actor_risk": ("--candidates", ActorRiskConfig.candidates, 2),
+    "actor_trie": ("--paths", ActorTrieConfig.paths, 1),
 }
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
+
+
+def check_hypotheses(training: Training, beam: int, flag: str = "--hypotheses") -> None:
+    """Refuse what lists of so many hypotheses are too short for, or a criterion too few of them."""
+    _, usual, fewest = HYPOTHESES.get(training.criterion, ("", 1, 1))
+    count = training.hypotheses or usual
+    if not fewest <= count <= beam:
+        raise UserError(
+            f"{training.criterion} with {count} hypotheses of lists of {beam} (--beam): give {flag} from {fewest} to "
+            f"{beam}"
+        )
 
 
 def training_flags(training: Training, base: str, family: str, updates: int) -> List[str]:
@@ -119,9 +130,11 @@ def source_flags(training: Training, text: WordOptions) -> List[str]:
 
 
 def _validation(data: Path, text: WordOptions, task: Any, patience: int) -> List[str]:
-    flags: List[str] = []
-    if len(validation_splits(data, task.pairs[0])) > 1:  # whose first fairseq repeats -1 times, if not told otherwise
-        flags = ["--combine-valid-subsets", "--upsample-primary", "1"]
+    flags = ["--combine-valid-subsets"] if any(data.glob("valid[0-9]*.*-*.*")) else []
+    if flags or any(
+        data.glob("train[0-9]*.*-*.*")
+    ):  # of which fairseq repeats the first -1 times if not told otherwise
+        flags += ["--upsample-primary", "1"]
     flags += ["--eval-bleu", "--eval-bleu-args", '{"beam": 1}', "--patience", str(patience)]
     flags += ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric"]
     return flags + text.validation_flags(task.target_dictionary.symbols, task.pairs[0][1])
@@ -154,7 +167,7 @@ def count_updates(data: Path, training: Training) -> int:
         # The corpus' source is the first of its languages, in train.SOURCE-TARGET.*
         source = datasets[0 if sides[0].name.split(".")[1].startswith(sides[0].suffix[1:] + "-") else 1]
         lists = read_lists(str(data), eos=0)
-        most = training.hypotheses or HYPOTHESES.get(training.criterion, ("", Best.most))[1]
+        most = training.hypotheses or HYPOTHESES.get(training.criterion, ("", Best.most, 1))[1]
         rows = np.minimum(lists.counts(), most) * lists.longest()
         tokens = int(np.maximum(source.sizes[lists.sources], rows).sum())
     else:  # of every pair, whose two sides are neighbours

@@ -7,7 +7,10 @@ engine works without Python's lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import os
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
@@ -25,6 +28,9 @@ LEAST_SHARE = 8
 #: How often the patience begins anew because another sentence came: clients that had their answers together come back
 #: one after another
 ANEW = 5
+
+#: Of the threads that translate, beside that of the event loop
+NICE = 5
 
 
 class Work(ABC):
@@ -69,7 +75,7 @@ class Batcher:
 
     def __post_init__(self) -> None:
         self._idle = self.options.threads
-        self._pool = ThreadPoolExecutor(self.options.threads, thread_name_prefix="translate")
+        self._pool = ThreadPoolExecutor(self.options.threads, thread_name_prefix="translate", initializer=_give_way)
         self._patience = self.options.patience / 1000
 
     def check_room(self) -> None:
@@ -185,3 +191,9 @@ class Batcher:
 def _timed(work: Work, sentences: Sequence[Sized]) -> Tuple[List[Any], float]:
     started = time.perf_counter()
     return work.run(sentences), time.perf_counter() - started
+
+
+def _give_way() -> None:
+    """Let the event loop go first where cores are short, so that whoever is refused hears of it at once."""
+    with contextlib.suppress(AttributeError, OSError):  # Linux has priorities of threads
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)

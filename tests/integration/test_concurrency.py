@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from fairseq_tg.corpus.assemble import assemble, merge
 from fairseq_tg.corpus.directory import CorpusDirectory, check_training_split
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint
+from fairseq_tg.locks import take_lock
 from fairseq_tg.models.actor_files import export_actor, read_actor_file
 from fairseq_tg.recipe.stages import Stage
 from tests.conftest import FORK
@@ -42,6 +44,19 @@ def test_a_second_build_in_one_directory_is_refused_while_the_first_lives(worksp
     first.join()
     build(workspace, data, out, *flags)  # a dead process holds no lock
     assert CorpusDirectory(str(out)).complete
+
+
+def test_a_corpus_is_completed_by_one_process_at_a_time(workspace, data, tmp_path):
+    out = tmp_path / "corpus"
+    for shard in ("0/2", "1/2"):
+        build(workspace, data, out, "--kbest-shard", shard)
+    with (
+        take_lock(out / ".lock-complete", "held"),
+        pytest.raises(UserError, match=r"another process is completing .*corpus': wait for it"),
+    ):
+        merge([str(out)], str(out))
+    manifest = merge([str(out)], str(out))
+    assert assemble(CorpusDirectory(str(out)))["files"] == manifest["files"]  # whoever waited finds it done
 
 
 def hold(directory: Path, ready: Any, done: Any) -> None:

@@ -40,7 +40,7 @@ def test_actors_on_other_kinds(kinds, kind, tmp_path):
     """A fresh actor changes nothing; a trained one does; the oracle and the fast path say what fairseq says."""
     base = kinds.bases[kind]
     fresh = kinds.train(kind, tmp_path / "fresh", "--lr", "0", "--max-update", "1")
-    tg = kinds.train(kind, tmp_path / "tg", "--lr", "0.1", "--max-update", "8")
+    tg = kinds.train(kind, tmp_path / "tg", "--lr", "0.1", "--max-update", "8", "--report-accuracy")
     for beam in ("1", "3"):
         expected = hypotheses(kinds.generate(base, "--beam", beam))
         assert hypotheses(kinds.generate(fresh, "--beam", beam)) == expected and len(expected) == 30

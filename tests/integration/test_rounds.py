@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.base import read_base
-from fairseq_tg.recipe.options import Recipe, Training
+from fairseq_tg.recipe.options import Recipe, Refinement, Training
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.run import check
 from fairseq_tg.tasks.loading import load_model
@@ -72,6 +73,7 @@ def test_the_best_round_is_kept(workspace, tmp_path, capsys):
     recipe = Recipe(
         **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "training": training},
         **{"beam": 3, "workers": 1, "rounds": 2, "objective": "sbleu+1"},
+        refinement=Refinement(refine_hypotheses=3),
     )
     _, task = load_model(recipe.base, recipe.data)
     record, _ = read_base(recipe.base)
@@ -94,6 +96,8 @@ def test_the_best_round_is_kept(workspace, tmp_path, capsys):
     before = times()
     train_in_rounds(recipe, record, task, tmp_path)
     assert times() == before  # nothing is done twice
+    train_in_rounds(replace(recipe, rounds=1), record, task, tmp_path)  # another number of rounds has another best
+    assert best.read_bytes() == found[scores.index(max(scores[:2]))].read_bytes()
 
 
 def test_sampled_sources_need_the_model(workspace, tmp_path: Path):

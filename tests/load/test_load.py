@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import subprocess
@@ -57,13 +56,9 @@ def test_fuzzed_requests(server: Server, model: Path) -> None:
 
 def test_clients_that_are_killed_or_slow_leave_nothing_behind(server: Server, model: Path) -> None:
     load = Load(server.port, [REQUEST], [b""])
-
-    async def kill() -> None:
-        await asyncio.gather(load.kill(500), load.dawdle(50, 3))
-
-    asyncio.run(kill())
+    load.go_away(500, 50, 3)
     before = memory(server.process.pid)
-    asyncio.run(kill())
+    load.go_away(500, 50, 3)
     assert_well(server, model)
     assert memory(server.process.pid) < before + 20
     assert "tg_waiting_sentences 0.0" in server.ask("/metrics")[1]

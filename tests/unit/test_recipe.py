@@ -67,6 +67,41 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
         do(stage)
 
 
+def test_what_follows_others_is_done_again_when_they_have_changed(tmp_path: Path) -> None:
+    def stage(actor: str, k: int = 5) -> Stage:
+        return Stage(tmp_path / "stage", {"actor": actor, "k": k}, follows=["actor"])
+
+    do(stage("a"), "of a")
+    (tmp_path / "stage" / "more").write_text("of a, too")
+    assert stage("a").is_done() and not stage("b").is_done()
+    do(stage("b"), "of b")
+    assert stage("b").is_done() and sorted(path.name for path in (tmp_path / "stage").glob("[!.]*")) == [
+        "file",
+        "stage.json",
+    ]
+    for actor in "ab":
+        with pytest.raises(UserError, match=r"was begun with other settings .*k was 5, is 6"):
+            stage(actor, 6).is_done()
+
+
+def test_a_kill_in_a_stages_first_moment_leaves_nothing_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "stage").mkdir()
+    (tmp_path / "stage" / "stage.json.tmp0123").write_text("{")
+    stage = Stage(tmp_path / "stage", {})
+    assert not stage.is_done()
+    do(stage)
+    assert stage.is_done()
+
+
+def test_what_another_process_has_done_meanwhile_is_not_removed(tmp_path: Path) -> None:
+    mine, other = (Stage(tmp_path / "stage", {}) for _ in range(2))
+    assert not mine.is_done()
+    do(other)
+    with pytest.raises(KeyboardInterrupt), mine.doing(["file"]):
+        assert (tmp_path / "stage" / "file").read_text() == "output"
+        raise KeyboardInterrupt
+
+
 def test_another_content_of_a_file_is_another_setting(tmp_path: Path) -> None:
     given = {"bpe": "sentencepiece", "sentencepiece_model": str(tmp_path / "sp.model")}
     (tmp_path / "sp.model").write_text("one")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairseq_tg import text as text_module
 from fairseq_tg.corpus.scoring import WordBLEU
 from fairseq_tg.errors import UserError
-from fairseq_tg.evaluation.subset import read_subset
+from fairseq_tg.evaluation.subset import read_subset, read_subsets
 from fairseq_tg.subwords import WordOptions
 from fairseq_tg.text import Words
 from tests.conftest import USER_DIR, run, task_config
@@ -77,6 +77,7 @@ def test_fairseqs_commands_take_the_flags(workspace) -> None:
     args = options.parse_args_and_arch(options.get_generation_parser(), flags)
     assert (args.tokenizer, args.bpe, args.bpe_codes, args.target_lang) == ("moses", "subword_nmt", "codes", "en")
     assert WordOptions().flags("de", "en") == []
+    assert WordOptions(sentencepiece_model="m").flags("de", "en") == []  # which fairseq takes with --bpe alone
     flags = [workspace.data, "--arch", "transformer", "--eval-bleu", *given.validation_flags(["a", "b@@"], "de")]
     args = options.parse_args_and_arch(options.get_training_parser(), flags)
     assert (args.eval_bleu_detok, json.loads(args.eval_bleu_detok_args)) == ("moses", {"target_lang": "de"})
@@ -105,8 +106,10 @@ def test_a_subset_is_read_in_words(tmp_path: Path) -> None:
     assert len(read_subset(task, "test", Limits(7, 7), most=1).sources) == 1
     assert len(read_subset(task, "test", Limits(7, 3)).sources) == 2  # a target may be long that no model reads
     for limits in ((6, 9), (9, 6)):
-        with pytest.raises(UserError, match=r"'test' has a sentence of \d tokens, and the model takes up to 6: give"):
+        with pytest.raises(UserError, match=r"'test' has a sentence of \d tokens, and the model takes up to 6: leave"):
             read_subset(task, "test", Limits(*limits), scores_targets=True)
+    with pytest.raises(UserError, match="--subset test,test has a name twice"):
+        read_subsets(task, ["test", "test"], Limits(7, 7))
 
 
 def test_word_bleu_is_sacrebleus() -> None:
