@@ -198,6 +198,31 @@ class Linear(MemorylessActor):
         return torch.tanh(action)
 
 
+class MapActor(nn.Module):
+    """An actor beside a linear map, y = x W + b, of a trained model: a = x U, and y~ = y + a.
+
+    What it does is as if W were W + U, which is how it is computed. Nothing of it is left at a fresh actor: U = 0.
+
+    Args:
+        in_dim, out_dim: sizes of x and y.
+        rank: 0 for a full U; R factors it through R dimensions.
+    """
+
+    def __init__(self, in_dim: int, out_dim: int, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+        self.action = Maps(in_dim, [out_dim], bias=False, rank=rank)
+        self.action.zero_last()
+
+    def change(self) -> Tensor:
+        """out_dim x in_dim: what is added to the map's weights, as torch has them."""
+        if not self.rank:
+            return self.action.full.weight
+        (up,) = self.action.up
+        assert isinstance(up, nn.Linear)
+        return up.weight @ self.action.down.weight
+
+
 def build_actor(name: str, state_dim: int, context_dim: int, hidden_dim: int = 0, rank: int = 0) -> Actor:
     """Build an actor by its name; ``hidden_dim`` 0 stands for the state's own size."""
     if hidden_dim < 0:

@@ -45,7 +45,7 @@ class WordOptions:
         if self.bpe is None:  # fairseq knows of such files only with it
             given = {name: value for name, value in given.items() if name == "tokenizer"}
         named = {**given, **languages}.items()
-        return [word for name, value in named for word in (f"--{name.replace('_', '-')}", value)]
+        return [f"--{name.replace('_', '-')}={value}" for name, value in named]
 
     def validation_flags(self, symbols: Sequence[str], language: str) -> List[str]:
         """For fairseq-train --eval-bleu, which joins subwords by their marks only."""

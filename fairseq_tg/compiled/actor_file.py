@@ -10,9 +10,10 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 
 from fairseq_tg.actor_format import ActorFileError, read_tensors
-from fairseq_tg.compiled.layout import ACTORS, Layout
+from fairseq_tg.compiled.layout import ACTED, ACTORS, Layout
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.quantize import Tensors, quantize_matrices
+from fairseq_tg.compiled.transformer_layout import TransformerLayout
 
 #: What tensors are called in a checkpoint, and in a compiled file: actors of the paper's places, and further ones
 NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
@@ -29,6 +30,10 @@ NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
         [(r"decoder\.convolutions\.(\d+)\.actor\.net\.", r"decoder.\1.conv.actor.")],
     ),
 }
+
+
+#: In the names of actors beside maps
+ACTION = ".actor.net.action."
 
 
 def put_on(path: str, base: CompiledModel) -> Tuple[Layout, Tensors]:
@@ -58,7 +63,9 @@ def put_on(path: str, base: CompiledModel) -> Tuple[Layout, Tensors]:
 
 def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: CompiledModel) -> Tuple[Layout, Tensors]:
     paper, further = NAMES[base.layout.family]
-    found: Tensors = {}
+    changes = {name: tensors[name] for name in tensors if ACTION in name}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in changes}
+    found = _acted(changes, base)
     layers: Tuple[List[int], List[int]] = ([], [])
     for name, tensor in tensors.items():
         for place, (pattern, new) in enumerate((*paper, *further)):
@@ -80,6 +87,7 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
         actor_layers=tuple(sorted(layers[0])),
         site_layers=tuple(sorted(layers[1])),
         site_rank=metadata.get("actor_site_rank", 0) if layers[1] else 0,
+        acted=tuple(sorted({name.rpartition(ACTED)[0] for name in found if ACTED in name})),
     )
     names = layout.matrices().keys() - base.layout.matrices().keys()
     whole = {name: want for name, want in layout.tensors(False).items() if name.rpartition(".")[0] in names}
@@ -88,6 +96,57 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
         if got != whole.get(name):
             raise ValueError(f"'{name}' is {got} and not {whole.get(name)}")
     return layout, quantize_matrices(found, names) if base.int8 else found
+
+
+def _acted(changes: Tensors, base: CompiledModel) -> Tensors:
+    """The base's matrices with the actors that were beside its maps: see MapActor of fairseq_tg/actors.py."""
+    if not changes:
+        return {}
+    if not isinstance(base.layout, TransformerLayout):
+        raise ValueError("actors beside maps of a model that has none there")
+    found: Tensors = {}
+    for name in base.layout.base_matrices():
+        parts = [f"{at}.actor.net.action" for at in _maps_of(name)]
+        given = [part for part in parts if any(change.startswith(f"{part}.") for change in changes)]
+        if not given:
+            continue
+        if given != parts:
+            raise ValueError(f"actors beside {len(given)} of {len(parts)} maps of '{name}'")
+        weight = base.tensors[f"{name}.weight"]
+        if base.int8:
+            weight = weight * base.tensors[f"{name}.scale"][:, None]
+        change = np.concatenate([_change(changes, part) for part in parts])
+        if name.endswith((".qkv", ".q")):  # whose queries are scaled already
+            side = "encoder" if name.startswith("encoder.") else "decoder"
+            heads = getattr(base.layout, f"{side}_heads")
+            size = change.shape[1]
+            change[:size] *= np.float32((size // heads) ** -0.5)
+        if change.shape != weight.shape:
+            raise ValueError(f"an action of {change.shape} beside '{name}'")
+        found[f"{name}{ACTED}.weight"] = weight + change
+        found[f"{name}{ACTED}.bias"] = base.tensors[f"{name}.bias"]
+    if changes:
+        raise ValueError(f"'{next(iter(changes))}' is no actor's")
+    return found
+
+
+def _maps_of(matrix: str) -> List[str]:
+    """The maps of a Transformer in fairseq that a matrix of a compiled file is made of."""
+    side, layer, rest = matrix.split(".", 2) if matrix.count(".") > 1 else (matrix, "", "")
+    attention = {"self": "self_attn", "cross": "encoder_attn"}.get(rest.split(".")[0])
+    if attention is None:
+        return [f"{side}.layers.{layer}.{rest}"]
+    part = rest.split(".")[1]
+    names = ["out_proj"] if part == "out" else [f"{letter}_proj" for letter in part]
+    return [f"{side}.layers.{layer}.{attention}.{name}" for name in names]
+
+
+def _change(changes: Tensors, part: str) -> np.ndarray:
+    """What an actor adds to the weights of its map; takes its tensors."""
+    if f"{part}.full.weight" in changes:
+        return np.array(changes.pop(f"{part}.full.weight"), dtype=np.float32)
+    up, down = (changes.pop(f"{part}.{name}.weight") for name in ("up.0", "down"))
+    return np.asarray(up, dtype=np.float32) @ np.asarray(down, dtype=np.float32)
 
 
 def _hidden(metadata: Dict[str, Any], layout: Layout) -> int:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from ctypes import c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from fairseq_tg.compiled.layout import Layout
+from fairseq_tg.compiled.layout import ACTED, Layout
 from fairseq_tg.compiled.library import (
     EngineError,
     Request,
@@ -78,6 +79,21 @@ def sinusoidal_positions(count: int, dim: int, pad: int) -> np.ndarray:
     return table
 
 
+@dataclass
+class _Plain:
+    """The base of a model whose actors are in its matrices, made when it is first asked for."""
+
+    tensors: Dict[str, np.ndarray]
+    model: Optional[c_void_p] = None
+    lock: Any = field(default_factory=threading.Lock)
+
+
+def _parts(matrices: Sequence[str], tensors: Dict[str, np.ndarray]) -> Iterator[str]:
+    """The names of all tensors of some matrices."""
+    names = (f"{name}.{part}" for name in matrices for part in ("weight", "scale", "bias"))
+    return (name for name in names if name in tensors)
+
+
 class Engine:
     """A model ready to translate token ids. It is not changed by that: any number of threads may share it."""
 
@@ -116,16 +132,14 @@ class Engine:
         self._kept: Dict[str, np.ndarray] = {}  # what the engine reads in place
         self._consumes = consume
         files = MappedFiles()
-        known = base.layout.matrices() if base else {}
-        for name, (rows, columns, _) in layout.matrices().items():
-            if name in known:
-                continue
-            weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
-            addresses = (_at(weight), _at(scale), _at(tensors.get(f"{name}.bias")))
-            self._give(self._library.tg_matrix, name.encode(), *addresses, rows, columns)
-            files.page_out(weight.ctypes.data, weight.nbytes)
-            if consume and name not in embeddings:
-                del tensors[f"{name}.weight"], weight
+        known = {*(base.layout.matrices() if base else ()), *layout.acted}
+        for name in layout.matrices():
+            if name not in known:
+                self._give_matrix(self._model, name.removesuffix(ACTED), name, tensors, files)
+                if consume and name not in embeddings:
+                    del tensors[f"{name}.weight"]
+        # What actors are in the place of: read when the base itself is asked for
+        self._plain = _Plain({} if consume else {name: tensors[name] for name in _parts(layout.acted, tensors)})
         for side in () if base else layout.embedding_shapes():
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
             weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
@@ -162,13 +176,51 @@ class Engine:
             files.page_out(tensor.ctypes.data, tensor.nbytes)
         return self._kept[name]
 
+    def _give_matrix(
+        self, model: c_void_p, name: str, stored: str, tensors: Dict[str, np.ndarray], files: MappedFiles
+    ) -> None:
+        """Give a matrix that is stored under a name of its own, maybe."""
+        weight, scale = tensors[f"{stored}.weight"], tensors.get(f"{stored}.scale")
+        addresses = (_at(weight), _at(scale), _at(tensors.get(f"{stored}.bias")))
+        if self._library.tg_matrix(model, name.encode(), *addresses, *weight.shape):
+            raise EngineError(OUT_OF_MEMORY)
+        files.page_out(weight.ctypes.data, weight.nbytes)
+
+    def _model_for(self, actors: bool) -> c_void_p:
+        """The model with its actors, or one with the base's own matrices in the place of those that actors changed."""
+        if actors or not self.layout.acted:
+            return self._model
+        if self._base is not None:
+            return self._base._model
+        with self._plain.lock:
+            if self._plain.model is None:
+                self._plain.model = self._make_plain()
+        return self._plain.model
+
+    def _make_plain(self) -> c_void_p:
+        if not self._plain.tensors:
+            raise EngineError("the base's own weights are not kept")
+        model = c_void_p(self._library.tg_new(self._model))
+        if not model:
+            raise EngineError(OUT_OF_MEMORY)
+        files = MappedFiles()
+        for name, value in self.layout.numbers().items():
+            self._library.tg_number(model, name.encode(), value)
+        for name in self.layout.acted:
+            self._give_matrix(model, name, name, self._plain.tensors, files)
+        if self._library.tg_connect(model) is not None:
+            raise EngineError(OUT_OF_MEMORY)
+        return model
+
     def _give(self, function: Callable[..., int], *arguments: Any) -> None:
         if function(self._model, *arguments):
             raise EngineError(OUT_OF_MEMORY)
 
     def __del__(self) -> None:
-        if getattr(self, "_model", None):
-            self._library.tg_free(self._model)
+        plain = getattr(self, "_plain", None)
+        for model in (plain.model if plain else None, getattr(self, "_model", None)):
+            if model:
+                self._library.tg_free(model)
 
     def translate(
         self,
@@ -258,7 +310,8 @@ class Engine:
         found_scores = np.empty(shape, dtype=np.float32) if scored else None
         positional = np.empty((*shape, most + 1), dtype=np.float32) if scored else None
         results = Results(_at(found_tokens), _at(found_lengths), _at(found_scores), _at(positional), most + 1)
-        if self._library.tg_search(self._model, ctypes.byref(request), threads, ctypes.byref(results)):
+        model = self._model_for(settings.actors)
+        if self._library.tg_search(model, ctypes.byref(request), threads, ctypes.byref(results)):
             raise EngineError(f"not enough memory for a batch of {len(sources)} sentences: make it smaller")
         return [
             [
@@ -292,7 +345,7 @@ class Engine:
         )
         request = TraceRequest(*map(_at, given), len(source), len(target), count, not actors)
         results = TraceResults(*map(_at, result), result.actions.shape[1], result.attention.shape[1])
-        if self._library.tg_trace(self._model, ctypes.byref(request), ctypes.byref(results)):
+        if self._library.tg_trace(self._model_for(actors), ctypes.byref(request), ctypes.byref(results)):
             raise EngineError("not enough memory for a trace")
         return result
 

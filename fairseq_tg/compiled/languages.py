@@ -37,6 +37,9 @@ def find_marks(
         if language not in languages:
             raise ValueError(f"this model does not know '{language}': it has {text.languages}")
     numbers = {symbol: index for index, symbol in enumerate(symbols)}
-    marks = {language: numbers[text.language_symbol.replace("{}", language)] for language in languages}
+    try:
+        marks = {language: numbers[text.language_symbol.replace("{}", language)] for language in languages}
+    except KeyError as error:
+        raise ValueError(f"the model's dictionary has no {error.args[0]!r}: compile it again") from None
     source, target = ([marks[pair[place]]] if place else [] for place in (text.source_symbol, text.target_symbol))
     return Marks(source, target, frozenset(marks.values()))

@@ -13,10 +13,12 @@ from typing import ClassVar, Dict, List, NamedTuple, Tuple
 Shape = Tuple[int, ...]
 
 MOST, MOST_LAYERS, MOST_POSITIONS = 2**24, 1000, 2**17  # beyond any model, and within what memory bears
+MOST_TABLE = 2**27  # numbers of a table that is not in the file
 ACTIVATIONS = ("relu", "gelu", "tanh", "linear")  # in the engine's order
 ACTORS = ("", "gate", "ff", "ff2", "rnn", "linear")  # likewise
 FAMILIES = ("transformer", "lstm", "fconv")  # likewise
 FURTHER_ACTOR = "gate"  # what --actor-sites all adds
+ACTED = ".acted"  # ends the name of a matrix that is in the place of another where actors act
 POSITIONS = ("sinusoidal", "learned", "none")
 
 
@@ -50,6 +52,7 @@ class Layout(ABC):
     # Of --actor-sites all: the decoder's layers that have further actors, and what those are factored through
     site_layers: Tuple[int, ...] = ()
     site_rank: int = 0
+    acted: Tuple[str, ...] = ()  # the base's matrices that there are others of, with actors: of --actor-sites maps
 
     def __post_init__(self) -> None:
         # Tuples are lists in JSON
@@ -73,7 +76,12 @@ class Layout(ABC):
             raise ValueError("a special symbol is not in the dictionary")
         if min(self.source_positions, self.target_positions) < 2:
             raise ValueError("there are no positions")
+        if len(set(self.acted)) < len(self.acted) or not set(self.acted) <= self.base_matrices().keys() - {"output"}:
+            raise ValueError(f"acted is {self.acted!r:.200}")
         self.check()
+        for name, table in self.positions().items():
+            if table.kind == "sinusoidal" and table.rows * table.dim > MOST_TABLE:
+                raise ValueError(f"{name} of {table.rows} x {table.dim}")
 
     # What a family says
 
@@ -138,6 +146,7 @@ class Layout(ABC):
     def matrices(self) -> Dict[str, Tuple[int, int, bool]]:
         """Every linear map, as rows (outputs), columns (inputs) and whether it has a bias."""
         result = self.base_matrices()
+        result.update({name + ACTED: result[name] for name in self.acted})
         for sites, actor, rank in (
             (self.actor_sites(), self.actor, self.actor_rank),
             (self.further_sites(), FURTHER_ACTOR, self.site_rank),
@@ -211,5 +220,5 @@ class Layout(ABC):
         return sum(
             rows * columns
             for name, (rows, columns, _) in self.matrices().items()
-            if not name.startswith("encoder.") and not (once and name.endswith(once))
+            if not name.startswith("encoder.") and not name.endswith((ACTED, *once))
         )

@@ -15,14 +15,14 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from fairseq_tg.compiled.engine import Shortlist
-from fairseq_tg.compiled.layout import Layout
+from fairseq_tg.compiled.layout import ACTED, Layout
 from fairseq_tg.compiled.layouts import FIRST_FAMILY, layout_from_json, layout_to_json
 from fairseq_tg.files import parse_json
 
 METADATA_KEY = "fairseq_tg.compiled"  # one key, because safetensors does not keep the order of several
 #: Of the files that this version reads, by what they may hold: Transformers alone, any family, many languages, a
-#: shortlist
-FORMATS = (1, 2, 3, 4)
+#: shortlist, matrices with actors
+FORMATS = (1, 2, 3, 4, 5)
 #: Files beside the weights, as tensors of bytes.
 DICTIONARIES = ("source.dictionary", "target.dictionary")
 SUBWORD_MODEL = "subword.model"
@@ -87,6 +87,8 @@ def write(path: str, model: CompiledModel) -> None:
 
 def _format(model: CompiledModel) -> int:
     """The first that has room for it, so that older versions read what they can."""
+    if model.layout.acted:
+        return 5
     if model.shortlist is not None:
         return 4
     return 3 if model.text.languages else 1 if model.layout.family == FIRST_FAMILY else 2
@@ -213,7 +215,7 @@ def _hash(text: str, tensors: Dict[str, np.ndarray]) -> str:
 def summary(model: CompiledModel) -> Tuple[str, int]:
     """A few words on a model, and how many parameters it has."""
     actor = f"{model.layout.actor} actors" if model.layout.actor else "no actors"
-    count = sum(t.size for name, t in model.tensors.items() if not name.endswith(".scale"))
+    count = sum(t.size for name, t in model.tensors.items() if not name.endswith(".scale") and ACTED not in name)
     text = model.text
     pair = (
         f"{text.source_lang}-{text.target_lang}" if text.source_lang else f"{text.languages.count(',') + 1} languages"

@@ -7,6 +7,7 @@ from html import escape
 from typing import List, Sequence, Tuple
 
 from fairseq_tg.compiled.explain import Actions, Explanation, Likely, Step
+from fairseq_tg.errors import printable
 
 SHADES = " ░▒▓█"
 END = "end"
@@ -52,7 +53,7 @@ def _words(actions: Actions) -> List[Tuple[List[str], List[int]]]:
 
 def as_terminal(explanation: Explanation, colours: bool) -> str:
     """The translations, the strip, and each token that the base would not have chosen."""
-    bold, plain = ("\033[1;33m", "\033[0m") if colours else ("*", "*")
+    bold, plain = "\1", "\2"  # until all else is known to be printable
     lines = [explanation.text, ""]
     width = max(map(len, explanation.translations))
     for name, found in explanation.translations.items():
@@ -60,7 +61,7 @@ def as_terminal(explanation: Explanation, colours: bool) -> str:
         lines += [f"{name:<{width}}  {words}", f"{'':<{width}}  {found.milliseconds:.1f} ms, score {found.score:.3f}"]
     actions = explanation.actions
     if not actions.places:
-        return "\n".join([*lines, "", "This model has no actors."])
+        return _coloured([*lines, "", "This model has no actors."], colours)
     most = strongest(actions)
     lines += ["", f"Where the actor acted: |action| / |state|, darkest is {most:.1%}", ""]
     lines += _strip(actions, most)
@@ -76,7 +77,15 @@ def as_terminal(explanation: Explanation, colours: bool) -> str:
             f"     base  {_list(step.base)}",
             f"     tg    {_list(step.tg)}",
         ]
-    return "\n".join(lines)
+    return _coloured(lines, colours)
+
+
+def _coloured(lines: List[str], colours: bool) -> str:
+    """Lines for a terminal, which their words have no control over."""
+    text = printable("\n".join(lines))
+    for mark, code in zip(("\\x01", "\\x02"), ("\033[1;33m", "\033[0m") if colours else ("*", "*")):
+        text = text.replace(mark, code)
+    return text
 
 
 def _strip(actions: Actions, most: float) -> List[str]:

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from fairseq_tg.actors import actor_name
 from fairseq_tg.compiled.actor_extract import put_further_actors
-from fairseq_tg.compiled.layout import ACTIVATIONS
+from fairseq_tg.compiled.layout import ACTED, ACTIVATIONS
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
 from fairseq_tg.compiled.transformer_layout import TransformerLayout
 from fairseq_tg.memory import MappedFiles
+from fairseq_tg.models.site import ActedLinear
 
 
 def unsupported(model: Any, by_engine: bool = True) -> Optional[str]:
@@ -71,11 +72,24 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
     tensors: Dict[str, Tensor] = {}
     files = MappedFiles()
 
-    def put(name: str, module: Any, scale: float = 1.0) -> None:
-        # What is not scaled is not copied
-        tensors[f"{name}.weight"] = module.weight if scale == 1.0 else module.weight * scale
-        if getattr(module, "bias", None) is not None:
-            tensors[f"{name}.bias"] = module.bias if scale == 1.0 else module.bias * scale
+    acted: List[str] = []  # matrices that actors changed
+
+    def put(name: str, *parts: Tuple[Any, float]) -> None:
+        """A matrix of one map, or of several of one input, each times a number."""
+        modules = [module for module, _ in parts]
+        own = [module.own_weight if isinstance(module, ActedLinear) else module.weight for module in modules]
+        scales = [scale for _, scale in parts]
+        tensors[f"{name}.weight"] = _joined(own, scales)
+        if getattr(modules[0], "bias", None) is not None:
+            tensors[f"{name}.bias"] = _joined([module.bias for module in modules], scales)
+        if any(isinstance(module, ActedLinear) for module in modules):
+            acted.append(name)
+            with torch.no_grad():
+                tensors[f"{name}{ACTED}.weight"] = _joined([module.weight for module in modules], scales)
+            tensors[f"{name}{ACTED}.bias"] = tensors[f"{name}.bias"]
+        if len(parts) > 1:
+            for weight in own:
+                files.page_out(weight.data_ptr(), weight.nbytes)
 
     def put_attention(name: str, attention: Any, query: Optional[str], rest: str) -> None:
         # softmax(q K^T / sqrt(d)): the division is done to the weights, once
@@ -84,39 +98,33 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
         if query is None:
             projections.insert(0, scaled)
         else:
-            put(f"{name}.{query}", *scaled)
-        whole = torch.empty(sum(len(module.weight) for module, _ in projections), attention.k_proj.in_features)
-        for part, (module, scale) in zip(whole.chunk(len(projections)), projections):
-            torch.mul(module.weight.detach(), scale, out=part)
-        tensors[f"{name}.{rest}.weight"] = whole
-        tensors[f"{name}.{rest}.bias"] = torch.cat([module.bias * scale for module, scale in projections])
-        for module in (attention.q_proj, attention.k_proj, attention.v_proj):
-            files.page_out(module.weight.data_ptr(), module.weight.nbytes)
-        put(f"{name}.out", attention.out_proj)
+            put(f"{name}.{query}", scaled)
+        put(f"{name}.{rest}", *projections)
+        put(f"{name}.out", (attention.out_proj, 1.0))
 
     actors = {}
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
         for index, layer in enumerate(stack.layers):
             at = f"{side}.{index}"
             put_attention(f"{at}.self", layer.self_attn, None, "qkv")
-            put(f"{at}.self.norm", layer.self_attn_layer_norm)
-            put(f"{at}.fc1", layer.fc1)
-            put(f"{at}.fc2", layer.fc2)
-            put(f"{at}.norm", layer.final_layer_norm)
+            put(f"{at}.self.norm", (layer.self_attn_layer_norm, 1.0))
+            put(f"{at}.fc1", (layer.fc1, 1.0))
+            put(f"{at}.fc2", (layer.fc2, 1.0))
+            put(f"{at}.norm", (layer.final_layer_norm, 1.0))
             if side == "decoder":
                 put_attention(f"{at}.cross", layer.encoder_attn, "q", "kv")
-                put(f"{at}.cross.norm", layer.encoder_attn_layer_norm)
+                put(f"{at}.cross.norm", (layer.encoder_attn_layer_norm, 1.0))
                 if hasattr(layer, "actor"):
                     actors[index] = layer.actor.net
                     for name, tensor in layer.actor.net.state_dict().items():
                         tensors[f"{at}.actor.{name}"] = tensor
         for name, norm in (("embedding.norm", stack.layernorm_embedding), ("norm", stack.layer_norm)):
             if norm is not None:
-                put(f"{side}.{name}", norm)
+                put(f"{side}.{name}", (norm, 1.0))
         if isinstance(stack.embed_positions, LearnedPositionalEmbedding):
             tensors[f"{side}.positions"] = stack.embed_positions.weight[stack.padding_idx + 1 :]
     output = decoder.output_projection
-    put("output", output)
+    put("output", (output, 1.0))
     shared = []
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
         if torch.equal(stack.embed_tokens.weight, output.weight):
@@ -170,9 +178,20 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
         actor_hidden=actor.hidden_dim if actor else 0,
         actor_rank=actor.rank if actor else 0,
         actor_layers=tuple(actors),
+        acted=tuple(acted),
         **further,
     )
     return layout, tensors
+
+
+def _joined(tensors: List[Tensor], scales: List[float]) -> Tensor:
+    """Each times its number, one below another; one alone that is not scaled is not copied."""
+    if len(tensors) == 1:
+        return tensors[0] if scales[0] == 1.0 else tensors[0] * scales[0]
+    whole = torch.empty(sum(map(len, tensors)), *tensors[0].shape[1:])
+    for part, tensor, scale in zip(whole.split([len(tensor) for tensor in tensors]), tensors, scales):
+        torch.mul(tensor.detach(), scale, out=part)
+    return whole
 
 
 def _position_kind(stack: Any) -> str:

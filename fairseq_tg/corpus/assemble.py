@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import shutil
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -210,8 +211,9 @@ class _Writers:
 
     def __init__(self, directory: Path, names: Dict[str, str], vocabularies: Dict[str, Optional[int]]) -> None:
         self.paths = {lang: directory / name for lang, name in names.items()}
+        self.end = f"tmp{uuid.uuid4().hex}"  # a name that nobody can have put something at
         self.builders = {
-            lang: indexed_dataset.make_builder(f"{path}.bin.tmp", impl="mmap", vocab_size=vocabularies[lang])
+            lang: indexed_dataset.make_builder(f"{path}.bin.{self.end}", impl="mmap", vocab_size=vocabularies[lang])
             for lang, path in self.paths.items()
         }
 
@@ -224,12 +226,12 @@ class _Writers:
 
     def __exit__(self, error: Any, *rest: Any) -> None:
         temporaries = {
-            f"{path}.{suffix}": f"{path}.{suffix}.tmp" for path in self.paths.values() for suffix in SUFFIXES
+            f"{path}.{suffix}": f"{path}.{suffix}.{self.end}" for path in self.paths.values() for suffix in SUFFIXES
         }
         try:
             if error is None:
                 for lang, path in self.paths.items():
-                    self.builders[lang].finalize(f"{path}.idx.tmp")
+                    self.builders[lang].finalize(f"{path}.idx.{self.end}")
                 for final, temporary in temporaries.items():
                     with replacing(final) as name:
                         os.rename(temporary, name)

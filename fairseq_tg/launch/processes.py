@@ -73,6 +73,8 @@ def failure(name: str, how: str, log: Optional[Path]) -> UserError:
 
 def _start(command: Command, threads: int) -> subprocess.Popen:
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    if command.log:
+        command.log.unlink(missing_ok=True)  # it may be a link to somewhere else
     with open(command.log, "w") if command.log else nullcontext() as log:
         return subprocess.Popen(command.words, env=environment, stdout=log, stderr=log)
 

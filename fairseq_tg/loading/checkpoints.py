@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.arrays import ARRAYS
-from fairseq_tg.loading.data_only import allow, load_data, read_data_only_in
+from fairseq_tg.loading.data_only import allow, is_archive, load_data, read_data_only_in
 from fairseq_tg.loading.one_copy import one_copy, tensors_are_taken
 
 #: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
@@ -93,7 +93,7 @@ def _check_records(path: str) -> None:
     Records are as large as they are in the file: what torch.save does not write, and what would grow when it is read,
     is refused. (Checkpoints of before torch 1.6 are no archives, and have no checksums.)
     """
-    if not zipfile.is_zipfile(path):
+    if not is_archive(path):
         return
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
@@ -136,17 +136,27 @@ def refuse_lookups(options: Any, path: str) -> None:
         )
 
 
-def refuse_code(options: Any, path: str) -> None:
-    """Refuse options that fairseq would `eval` and that are more than arithmetic on lists and tuples."""
-    if isinstance(options, (list, tuple, ListConfig)):
+def refuse_code(options: Any, path: str, within: str = "") -> None:
+    """Refuse options that fairseq would `eval` and that are more than arithmetic on lists and tuples.
+
+    within: the option that is evaluated whose value `options` is, or a part of it: of that there may be words, too, for
+        fairseq records what it has evaluated already. (As text again, that is words with commas between.)
+    """
+    if isinstance(options, (list, tuple, set, frozenset, ListConfig)):
         options = dict(enumerate(options))
     for name, value in (vars(options) if isinstance(options, Namespace) else options or {}).items():
-        if isinstance(value, (dict, list, tuple, DictConfig, ListConfig, Namespace)):
-            refuse_code(value, path)
-        elif name in EVALUATED_OPTIONS and not _is_arithmetic(value):
+        evaluated = within or (name if name in EVALUATED_OPTIONS else "")
+        if isinstance(value, (dict, list, tuple, set, frozenset, DictConfig, ListConfig, Namespace)):
+            refuse_code(value, path, evaluated)
+        elif evaluated and not _is_arithmetic(value) and not (within and _is_word(value)):
             raise UserError(
-                f"'{path}' is refused: its option {name} holds code, not sizes: {value!r:.80}; do not load this file"
+                f"'{path}' is refused: its option {evaluated} holds code, not sizes: {value!r:.80}; do not load this "
+                "file"
             )
+
+
+def _is_word(value: Any) -> bool:
+    return type(value) is str and re.fullmatch(r"[\w-]*", value) is not None
 
 
 def _is_arithmetic(expression: Any) -> bool:

@@ -69,13 +69,28 @@ def allow(classes: List[Any]) -> None:
         _known[name] = value
 
 
+def is_archive(path: str) -> bool:
+    """Whether torch would read a file as an archive: it looks at the beginning, Python's zipfile at the end."""
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\3\4"
+
+
+def _refuse_programs(path: str) -> None:
+    """Refuse what is TorchScript: some versions of torch.load run it, whatever they are told of pickles."""
+    with zipfile.ZipFile(path) as archive:
+        names = [name.split("/") for name in archive.namelist()]
+    if any(parts[-1] == "constants.pkl" or "code" in parts[:-1] for parts in names):
+        raise pickle.UnpicklingError("GLOBAL torch.jit.load is not allowed")
+
+
 def load_data(file: Any, **options: Any) -> Any:
     """torch.load, which reads data only, whatever its version, its caller and the environment say.
 
     An open file that is an archive of torch's is mapped: a tensor takes memory where it is looked at.
     """
     path = getattr(file, "name", None)
-    if isinstance(path, str) and os.path.isfile(path) and zipfile.is_zipfile(path):
+    if isinstance(path, str) and os.path.isfile(path) and is_archive(path):
+        _refuse_programs(path)
         file, options = path, {**options, "mmap": True}
     if TORCH_READS_DATA_ONLY:
         return torch.load(file, **{**options, "weights_only": True})

@@ -21,7 +21,7 @@ from fairseq.models import (
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from fairseq_tg.actors import ACTORS, build_actor
+from fairseq_tg.actors import ACTORS, MapActor, build_actor
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code, refuse_lookups, split_tensors
@@ -33,6 +33,8 @@ from fairseq_tg.models.site import ActorSite, Norms
 FAMILY_PREFIX = "tg_"
 #: Models that translate as another does, with the same parameters: this one is only trained otherwise
 SAME_MODELS = {"transformer_align": "transformer"}
+#: Of --actor-sites
+SITES = ("attention", "all", "maps")
 #: The form of the actors that --actor-sites all adds
 FURTHER_ACTOR = "gate"
 #: What fairseq's own average_checkpoints.py does to the base, rounding it anew
@@ -62,7 +64,7 @@ class Seam(NamedTuple):
     name: str
     state_dim: int
     context_dim: int
-    layer: int  # of the decoder
+    layer: int  # of the decoder, or of the encoder
     child: str = "actor"  # or something that ends in _actor: see `split_tensors`
 
 
@@ -146,6 +148,10 @@ class ActorModel(BaseFairseqModel):
         """The places that --actor-sites all adds; actors there have no memory."""
         raise TypeError(f"{type(self).__name__} does not say where else actors could go")
 
+    def map_seams(self) -> Iterator[Seam]:
+        """The places that --actor-sites maps adds: linear maps, which give the state and take the context."""
+        raise UserError(f"--actor-sites maps is for Transformers, the base is a {self.base.family} model: give all")
+
     def attach(self, seam: Seam, site: ActorSite) -> None:
         """Make `site` the seam's child of its module and let it act there."""
         raise TypeError(f"{type(self).__name__} does not say how its actors are attached")
@@ -185,21 +191,26 @@ class ActorModel(BaseFairseqModel):
         for seam in seams:
             actor = build_actor(cfg.actor, seam.state_dim, seam.context_dim, cfg.actor_hidden, cfg.actor_rank)
             model.attach(seam, ActorSite(actor))
-        if cfg.actor_site_rank < 0:
-            raise UserError(f"--actor-site-rank {cfg.actor_site_rank}: give a rank, or 0 for full maps")
+        rank = cfg.actor_site_rank
+        if rank < 0:
+            raise UserError(f"--actor-site-rank {rank}: give a rank, or 0 for full maps")
         for seam in further:
-            actor = build_actor(FURTHER_ACTOR, seam.state_dim, seam.context_dim, rank=cfg.actor_site_rank)
-            model.attach(seam, ActorSite(actor))
+            sizes = seam.state_dim, seam.context_dim
+            beside = cfg.actor_sites == "maps"
+            model.attach(
+                seam,
+                ActorSite(MapActor(*sizes[::-1], rank) if beside else build_actor(FURTHER_ACTOR, *sizes, rank=rank)),
+            )
         if weights is not None:
             model.load_state_dict({**weights, **model.actor_tensors()})
         return model
 
     def _chosen_seams(self, layers: Optional[str]) -> Tuple[List[Seam], List[Seam]]:
         """Those of the paper's places and those of the further ones that get an actor."""
-        if self.actor_sites not in ("attention", "all"):
-            raise UserError(f"--actor-sites {self.actor_sites}: give attention or all")
+        if self.actor_sites not in SITES:
+            raise UserError(f"--actor-sites {self.actor_sites}: give {', '.join(SITES[:-1])} or {SITES[-1]}")
         seams = list(self.seams())
-        further = list(self.further_seams()) if self.actor_sites == "all" else []
+        further = list({"attention": lambda: (), "all": self.further_seams, "maps": self.map_seams}[self.actor_sites]())
         if not seams:
             raise UserError(
                 f"the {self.base.family} base has no encoder-decoder attention: there is no place for an actor"
@@ -208,7 +219,8 @@ class ActorModel(BaseFairseqModel):
         if layers not in ("all", "last"):
             raise UserError(f"--actor-layers {layers}: give all or last")
         if layers == "last":
-            return seams[-1:], [seam for seam in further if seam.layer == seams[-1].layer]
+            of_decoder = [seam for seam in further if seam.name.startswith("decoder.")]
+            return seams[-1:], [seam for seam in of_decoder if seam.layer == seams[-1].layer]
         return seams, further
 
     @classmethod
@@ -255,7 +267,8 @@ class ActorModel(BaseFairseqModel):
         **kwargs: Any,
     ) -> Any:
         """fairseq's; with `rows`, R of the B source sentences, one for each of the R rows of the target side."""
-        with torch.no_grad():  # nothing in the encoder is trained
+        in_encoder = self.actor_sites == "maps"  # else nothing of it is trained
+        with torch.set_grad_enabled(torch.is_grad_enabled() and in_encoder):
             encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
             if rows is not None:
                 encoder_out = self.encoder.reorder_encoder_out(encoder_out, rows)

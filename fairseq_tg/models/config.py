@@ -30,13 +30,14 @@ class ActorConfig(FairseqDataclass):
     actor_sites: str = field(
         default="attention",
         metadata={
-            "help": "where actors act: attention (the paper's places), or all: also a small gate behind every other "
-            "sublayer of the decoder (self-attention and feed-forward; the convolutions; the LSTM layers)"
+            "help": "where actors act: attention (the paper's places); all: also a small gate behind every other "
+            "sublayer of the decoder (self-attention and feed-forward; the convolutions; the LSTM layers); maps: also "
+            "a linear actor beside every linear map in the layers of a Transformer, which costs nothing once compiled"
         },
     )
     actor_site_rank: int = field(
         default=64,
-        metadata={"help": "of the gates that --actor-sites all adds: the rank of their two maps (0: full maps)"},
+        metadata={"help": "of the actors that --actor-sites all or maps adds: the rank of their maps (0: full maps)"},
     )
     base_dropout: bool = field(
         default=False, metadata={"help": "keep the base's own dropout on while its actors are trained"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Type, TypeVar
+from typing import Dict, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
+import torch
 from fairseq import utils
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from torch import Tensor, nn
 
-from fairseq_tg.actors import Actor
+from fairseq_tg.actors import Actor, MapActor
 
 #: fairseq's store of what a decoder remembers between steps: a buffer of named tensors for every module.
 IncrementalState = Dict[str, Dict[str, Optional[Tensor]]]
@@ -25,9 +26,9 @@ class Norms(NamedTuple):
 
 
 class ActorSite(FairseqIncrementalState, nn.Module):
-    """An actor at its place in a decoder. Its parameters, and no others, are the ones to train."""
+    """An actor at its place in a model. Its parameters, and no others, are the ones to train."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: Union[Actor, MapActor]) -> None:
         super().__init__()
         self.net = actor
         self.recorded: Optional[List[Norms]] = None  # a list while norms are being recorded
@@ -51,6 +52,38 @@ class ActorSite(FairseqIncrementalState, nn.Module):
         if buffer is not None:
             memory = buffer["memory"].index_select(0, new_order)
             utils.set_incremental_state(self, incremental_state, "actor", {"memory": memory})
+
+
+class ActedLinear(nn.Linear):
+    """A linear map of a base with an actor beside it.
+
+    Whoever reads its weights (fairseq's attention does) finds those of both; the base's own are its parameter.
+    """
+
+    actor: ActorSite
+    joined: Optional[Tuple[Tuple[int, ...], Tensor]]  # of what, and the weights of both
+
+    def attach(self, site: ActorSite) -> None:
+        self.actor = site
+        self.joined = None
+
+    @property
+    def own_weight(self) -> Tensor:
+        weight = self._parameters["weight"]
+        assert weight is not None
+        return weight
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        own, net = self.own_weight, self.actor.net
+        assert isinstance(net, MapActor)
+        if torch.is_grad_enabled():
+            self.joined = None
+            return own + net.change()
+        versions = tuple(n for tensor in (own, *net.parameters()) for n in (tensor.data_ptr(), tensor._version))
+        if self.joined is None or self.joined[0] != versions:
+            self.joined = versions, own + net.change()
+        return self.joined[1]
 
 
 class InputTap:

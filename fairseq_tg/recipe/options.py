@@ -45,7 +45,7 @@ class Training:
         "where actors act: at the attention (the paper's places), or also behind every other sublayer of the decoder "
         f"({_by_family('actor_sites')})",
         None,
-        choices=("attention", "all"),
+        choices=("attention", "all", "maps"),
     )
     actor_site_rank: int = option("rank of the gates that --actor-sites all adds; 0 is full maps", 32)
     criterion: str = option(

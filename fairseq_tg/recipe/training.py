@@ -145,13 +145,14 @@ def architecture_flags(base_record: Any) -> List[str]:
     parser = argparse.ArgumentParser()
     MODEL_REGISTRY[base_record.family].add_args(parser)
     options: Dict[str, Any] = base_record.options
-    flags = ["--arch", str(options.get("arch") or options.get("_name"))]
+    flags = [f"--arch={options.get('arch') or options.get('_name')}"]
     for action in parser._actions:
         value = options.get(action.dest)
         from_files = action.dest.endswith(("embed_path", "freeze_embed"))  # the weights come from the base
         if not action.option_strings or from_files or value is None or value is False:
             continue
-        flags += [action.option_strings[0]] if action.nargs == 0 else [action.option_strings[0], str(value)]
+        # In one word: a value that begins as an option does is none
+        flags.append(action.option_strings[0] + ("" if action.nargs == 0 else f"={value}"))
     return flags
 
 

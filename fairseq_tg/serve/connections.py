@@ -59,7 +59,8 @@ class Connection(HttpToolsProtocol):
     refusal: Callable[[], Optional[bytes]] = staticmethod(lambda: None)
     refused = False  # something, since it was last looked at
 
-    _head: Optional[int] = 0  # bytes of those lines so far; none behind them
+    _aside = 0  # bytes since the last that were of a body: lines before it, and such as there may be behind it
+    _moved = False  # whether there were some of a body in what came last
     _within = False  # a request that is not read to its end
 
     @classmethod
@@ -78,20 +79,24 @@ class Connection(HttpToolsProtocol):
                 self.transport.write(refusal)
                 self.on_response_complete()  # as after any other answer
                 return
+        self._moved = False
         super().data_received(data)
-        if self._head is not None:
-            self._head += len(data)
-            if self._head > MOST_HEAD and not self.transport.is_closing():
-                self.send_400_response(f"Invalid request: more than {MOST_HEAD} bytes before its body.")
+        self._aside = 0 if self._moved else self._aside + len(data)
+        if self._aside > MOST_HEAD and not self.transport.is_closing():
+            self.send_400_response(f"Invalid request: more than {MOST_HEAD} bytes beside its body.")
 
     def on_message_begin(self) -> None:
-        self._head, self._within = 0, True
+        self._aside, self._within = 0, True
         super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        self._moved = True
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._within = False
         super().on_message_complete()
 
     def on_headers_complete(self) -> None:
-        self._head = None
+        self._moved = True
         super().on_headers_complete()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -16,9 +18,9 @@ Pair = Tuple[str, str]
 class Served:
     """A model, and what it translates: from each of its sources into each other of its targets."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, name: str) -> None:
         model = model_file.read(path)
-        self.name, self.has_actors = Path(path).stem, bool(model.layout.actor)  # without its directory
+        self.name, self.has_actors = name, bool(model.layout.actor)
         self.sources, self.targets = [model.text.source_lang], [model.text.target_lang]
         if model.text.languages:
             self.sources = self.targets = model.text.languages.split(",")
@@ -38,6 +40,20 @@ class Served:
         return self._translators[pair]
 
 
+def _read(path: str) -> Served:
+    """Read a model from a copy that nobody else knows: a mapped file that is written to may end the process."""
+    if not Path(path).is_file():
+        raise UserError(f"no compiled model at '{path}': make one with fairseq-tg compile TG.pt {path}")
+    with tempfile.NamedTemporaryFile(prefix="fairseq_tg-") as copy:
+        try:
+            shutil.copyfile(path, copy.name)
+            return Served(copy.name, Path(path).stem)
+        except (ValueError, RuntimeError) as error:
+            raise UserError(str(error).replace(copy.name, path)) from None
+        except OSError as error:
+            raise UserError(f"cannot read '{path}': {error.strerror}") from None
+
+
 class Models:
     """What a request's languages are looked up in."""
 
@@ -51,10 +67,7 @@ class Models:
         """Read all files; those read before stay in use until all of the new ones are there, and if one is no good."""
         loaded: Dict[Pair, Served] = {}
         for path in self._paths:
-            try:
-                served = Served(path)
-            except (ValueError, RuntimeError) as error:
-                raise UserError(str(error)) from None
+            served = _read(path)
             for pair in served.pairs():
                 if pair in loaded:
                     raise UserError(f"two models translate {'-'.join(pair)}, the second is '{path}': give one")

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import uvicorn
 
-from fairseq_tg.errors import UserError
+from fairseq_tg.errors import UserError, printable
 from fairseq_tg.serve.app import Service
 from fairseq_tg.serve.connections import Connection
 from fairseq_tg.serve.keys import Keys
@@ -77,7 +77,7 @@ class _Server(uvicorn.Server):
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
         print(
-            f"fairseq_tg: serving {self._service.models.described()} on http://{host}:{port}",
+            f"fairseq_tg: serving {printable(self._service.models.described())} on http://{host}:{port}",
             file=sys.stderr,
             flush=True,
         )

@@ -57,7 +57,9 @@ class System(Work):
         results, at = [], 0
         for sentence, count in zip(sentences, counts):
             both = zip(pieces[at : at + count], found[at : at + count])
-            joined = self._joined([[self._hypothesis(source, item) for item in best] for source, best in both])
+            joined = self._joined(
+                [[self._hypothesis(source, item, not rank) for rank, item in enumerate(best)] for source, best in both]
+            )
             if isinstance(sentence, Aligned) and count == 1:
                 alignment = align(self.translator, sentence, joined[0].text, found[at][0].tokens, self.actor)
                 joined[0] = replace(joined[0], alignment=alignment)
@@ -65,11 +67,11 @@ class System(Work):
             at += count
         return results
 
-    def _hypothesis(self, source: List[int], found: Found) -> Hypothesis:
+    def _hypothesis(self, source: List[int], found: Found, first: bool) -> Hypothesis:
         text = self.translator.decode(found.tokens)
         if not self.scores:
             return Hypothesis(text)
-        actions = asdict(trace_actions(self.translator, source, found.tokens)) if self.actions else None
+        actions = asdict(trace_actions(self.translator, source, found.tokens)) if self.actions and first else None
         return Hypothesis(text, found.score, self.translator.symbols(found.tokens), actions)
 
     @staticmethod

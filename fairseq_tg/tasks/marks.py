@@ -157,7 +157,8 @@ def flags_of(options: Mapping[str, Any]) -> List[str]:
     flags: List[str] = []
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
-        flags += [] if value is None or value is False else [flag] if value is True else [flag, str(value)]
+        # In one word: a value that begins as an option does is none
+        flags += [] if value is None or value is False else [flag] if value is True else [f"{flag}={value}"]
     return flags
 
 

@@ -80,8 +80,9 @@ def test_subwords_are_put_together() -> None:
     assert [("ja, 你好 don't!"[a:b]) for a, b in units("ja, 你好 don't!")] == ["ja", ",", "你", "好", "don't", "!"]
 
 
-def test_without_its_actors_a_model_is_its_base(workspace: Workspace) -> None:
-    engine = Engine(*extract(stir(workspace.actor_model("transformer"), 2.0)))
+@pytest.mark.parametrize("sites", ["attention", "all", "maps"])
+def test_without_its_actors_a_model_is_its_base(workspace: Workspace, sites: str) -> None:
+    engine = Engine(*extract(stir(workspace.actor_model("transformer", actor_sites=sites), 2.0)))
     base = Engine(*extract(workspace.base_model("transformer")))
     sources = [SOURCE, [4, 2], [8, 8, 6, 2]]
     for beam in (1, 4):

@@ -17,8 +17,16 @@ from tests.conftest import BASES, sample, stir
 SHAPES = {
     **{name: {"actor": name} for name in ACTORS.names()},
     "all sites": {"actor": "rnn", "actor_sites": "all", "actor_site_rank": 3},
+    "maps": {"actor": "gate", "actor_sites": "maps", "actor_site_rank": 3},
+    "full maps": {"actor": "linear", "actor_sites": "maps", "actor_site_rank": 0},
 }
-MATRIX = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+CELLS = [
+    pytest.param(base, shape, id=f"{base}-{name}")
+    for base in BASES
+    for name, shape in SHAPES.items()
+    if "maps" not in name or base.startswith("transformer")
+]
+MATRIX = pytest.mark.parametrize("base, shape", CELLS)
 ALL_BASES = pytest.mark.parametrize("base", list(BASES))
 
 
@@ -51,7 +59,6 @@ def real(batch, model):
     return batch["target"].ne(model.decoder.dictionary.pad())
 
 
-@ALL_BASES
 @MATRIX
 @torch.no_grad()
 def test_fresh_actor_changes_nothing(workspace, base, shape):
@@ -67,13 +74,13 @@ def test_fresh_actor_changes_nothing(workspace, base, shape):
     assert seen and all(torch.count_nonzero(action) == 0 for action in seen)
 
 
-@ALL_BASES
 @MATRIX
 @torch.no_grad()
 def test_actors_change_something_at_every_seam(workspace, base, shape):
     model, batch = workspace.actor_model(base, **shape).eval(), sample(workspace.task())
     before = logits(model, batch)
-    further = list(model.further_seams()) if "actor_sites" in shape else []
+    further = {"all": model.further_seams, "maps": model.map_seams}.get(shape.get("actor_sites"), lambda: ())()
+    further = list(further)
     assert len(model.sites()) == len([*model.seams(), *further]) > len(further)
     for site in model.sites():
         saved = copy.deepcopy(site.state_dict())
@@ -83,7 +90,6 @@ def test_actors_change_something_at_every_seam(workspace, base, shape):
         site.load_state_dict(saved)
 
 
-@ALL_BASES
 @MATRIX
 @torch.no_grad()
 def test_teacher_forced_is_incremental(workspace, base, shape):
@@ -92,7 +98,6 @@ def test_teacher_forced_is_incremental(workspace, base, shape):
     torch.testing.assert_close(incremental_logits(model, batch)[mask], logits(model, batch)[mask], rtol=1e-4, atol=1e-5)
 
 
-@ALL_BASES
 @MATRIX
 @torch.no_grad()
 def test_batched_is_single(workspace, base, shape):
@@ -105,7 +110,6 @@ def test_batched_is_single(workspace, base, shape):
         torch.testing.assert_close(together[row, : len(expected)], expected, rtol=1e-4, atol=1e-5)
 
 
-@ALL_BASES
 @MATRIX
 @torch.no_grad()
 def test_reordered_is_recomputed(workspace, base, shape):
@@ -121,7 +125,6 @@ def test_reordered_is_recomputed(workspace, base, shape):
     torch.testing.assert_close(got[:, 4:], expected[:, 4:], rtol=1e-4, atol=1e-5)
 
 
-@ALL_BASES
 @MATRIX
 def test_only_actors_train_and_the_base_stays_bit_by_bit(workspace, base, shape):
     model, batch = workspace.actor_model(base, **shape), sample(workspace.task())
@@ -346,7 +349,7 @@ def test_a_pass_that_was_broken_off_leaves_no_action_waiting(workspace, base, su
         ({"actor": "gaet"}, "unknown actor 'gaet': --actor takes one of gate"),
         ({"actor_layers": "first"}, "--actor-layers first: give all or last"),
         ({"actor_rank": -1}, "--actor-rank -1"),
-        ({"actor_sites": "both"}, "--actor-sites both: give attention or all"),
+        ({"actor_sites": "both"}, "--actor-sites both: give attention, all or maps"),
         ({"actor_sites": "all", "actor_site_rank": -1}, "--actor-site-rank -1: give a rank, or 0 for full maps"),
         ({"_name": "tg_lstm"}, "is a transformer model, which --arch tg_lstm cannot wrap: use --arch tg_transformer"),
     ],
