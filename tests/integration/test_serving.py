@@ -128,6 +128,10 @@ def test_one_process_serves_many_actors(workspace, trained, compiled, tmp_path):
     other = workspace.train("transformer", tmp_path / "rnn", "--actor", "rnn", "--actor-sites", "all", "--lr", "0.1")
     run_tg("actor", "export", other, tmp_path / "b.safetensors")
     run_tg("compile", other, tmp_path / "other.tg")
+    maps = workspace.train("transformer", tmp_path / "maps", "--actor-sites", "maps", "--lr", "0.1")
+    run_tg("actor", "export", maps, tmp_path / "c.safetensors")
+    run_tg("compile", maps, tmp_path / "maps.tg")
+    with_maps = {"three": tmp_path / "c.safetensors"}
     files = {"one": tmp_path / "a.safetensors", "two": tmp_path / "b.safetensors"}
     lines = [line for line in LINES * 3 if line]
     translator = Translator.load(str(tmp_path / "base.tg"), actors=files)
@@ -138,6 +142,12 @@ def test_one_process_serves_many_actors(workspace, trained, compiled, tmp_path):
     for name, output in outputs.items():
         assert translator.translate(lines, actor=name) == output
     assert len(Translator.load(str(tmp_path / "small.tg"), actors=files).translate(lines, actor="two")) == len(lines)
+    # Actors beside the base's maps are in the place of its matrices: in a file of its own, on a base, and not at all
+    beside = Translator.load(str(tmp_path / "base.tg"), actors=with_maps)
+    alone = Translator.load(str(tmp_path / "maps.tg"))
+    assert beside.translate(lines, actor="three") == alone.translate(lines) != outputs[None]
+    assert beside.translate(lines, actor=None) == alone.translate(lines, actors=False) == outputs[None]
+    assert len(Translator.load(str(tmp_path / "small.tg"), actors=with_maps).translate(lines)) == len(lines)
     with pytest.raises(ValueError, match="no actor 'three': there are one, two"):
         translator.translate(lines, actor="three")
     flags = [word for name, path in files.items() for word in ("--actor", f"{name}={path}")]

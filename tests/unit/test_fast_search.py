@@ -18,16 +18,17 @@ from tests.conftest import BASES, Workspace, sample, stir
 
 SENTENCES, BATCH = 60, 20  # for each of the cells below: more than 5,000 in all
 ACTOR_SHAPES = ["", *(f"{actor}{rank}" for actor in ACTORS.names() for rank in ("", ":3"))]
-ALL_SITES = "rnn+"
+ALL_SITES, MAPS = "rnn+", "gate*"
 CELLS = [(base, way) for base in BASES for way in ("session", "engine")]
 LIMIT = 12
 
 
 def build_model(workspace: Workspace, base: str, actor: str, fast: bool = True) -> Any:
     if actor:
-        name, _, rank = actor.strip("+").partition(":")
-        sites = "all" if actor == ALL_SITES else "attention"
-        model: Any = stir(workspace.actor_model(base, actor=name, actor_rank=int(rank or 0), actor_sites=sites), 0.5)
+        name, _, rank = actor.strip("+*").partition(":")
+        sites = {ALL_SITES: "all", MAPS: "maps"}.get(actor, "attention")
+        wrapped: Any = workspace.actor_model(base, actor=name, actor_rank=int(rank or 0), actor_sites=sites)
+        model = stir(wrapped, 0.2 if sites == "maps" else 0.5)  # of products of weights it takes less
     else:
         model = workspace.base_model(base)
     model.eval()
@@ -85,9 +86,10 @@ def test_tokens_and_scores_are_those_of_fairseq(workspace: Workspace, base: str,
 
 @pytest.mark.parametrize("base", BASES)
 def test_actors_at_all_sites(workspace: Workspace, base: str) -> None:
-    model = build_model(workspace, base, ALL_SITES)
-    for way, beam in (("session", 1), ("engine", 1), ("engine", 4)):
-        assert_same(workspace, model, random_batches(workspace.task(), BATCH), way, beam_size=beam)
+    for actor in (ALL_SITES, MAPS) if base.startswith("transformer") else (ALL_SITES,):
+        model = build_model(workspace, base, actor)
+        for way, beam in (("session", 1), ("engine", 1), ("engine", 4)):
+            assert_same(workspace, model, random_batches(workspace.task(), BATCH), way, beam_size=beam)
 
 
 OPTIONS: Dict[str, Dict[str, Any]] = {
