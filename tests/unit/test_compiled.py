@@ -270,7 +270,7 @@ def test_a_forged_file_is_refused_before_the_engine_sees_it(compiled: Path, tmp_
 
 def test_another_version_is_named(compiled: Path, tmp_path: Path) -> None:
     rewrite(compiled, tmp_path / "new.tg", FORGERIES["another version"])
-    with pytest.raises(CompiledFileError, match="has format 99, this version reads up to 4"):
+    with pytest.raises(CompiledFileError, match="has format 99, this version reads up to 5"):
         model_file.read(str(tmp_path / "new.tg"))
 
 
