@@ -19,7 +19,7 @@ from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, v
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash, hash_originals
 from fairseq_tg.recipe.lengths import with_objective
-from fairseq_tg.recipe.methods import CONT, METHODS, compare_methods
+from fairseq_tg.recipe.methods import CONT, METHODS, PAPERS, compare_methods
 from fairseq_tg.recipe.options import KINDS, LIST_CRITERIA, Ablation, Recipe, Training
 from fairseq_tg.recipe.run import check, open_base
 from fairseq_tg.recipe.training import count_updates, train
@@ -41,7 +41,8 @@ class Cell:
 def cells(recipe: Ablation) -> List[Cell]:
     """The cells of an ablation, in the order of its plot."""
     kind, usual = recipe.kind, recipe.training
-    if kind == "actor":
+    if kind == "actor":  # whose forms are those at the attention
+        usual = replace(usual, actor_sites=usual.actor_sites or "attention", lr=usual.lr or PAPERS["lr"])
         made = [Cell(actor, replace(usual, actor=actor), {}) for actor in ("gate", "linear")]
         for actor in ("ff", "ff2", "rnn"):
             made += [
@@ -80,7 +81,7 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
             get_objective(cell.corpus["objective"])  # one that cannot be had is found now
     out = Path(recipe.out)
     base, model, task = open_base(recipe)
-    check(recipe, task)
+    check(recipe, task, family=base.family)
     recipe = with_objective(recipe, model, task)
     subset = read_subset(task, recipe.subset, model, recipe.text)
     if subset.references is None:

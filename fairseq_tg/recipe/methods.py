@@ -33,6 +33,7 @@ POLICY_LR = 1e-3
 PAPERS: Dict[str, Any] = {
     "actor_rank": 0,
     "actor_sites": "attention",
+    "lr": 3e-3,
     "criterion": "actor_cross_entropy",
     "base_dropout": False,
 }
@@ -105,7 +106,7 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
     checkpoint = train(
         training, data, recipe.base, base, directory, task, digest, recipe.workers, updates, recipe.text, more=more
     )
-    refined = replace(recipe, training=usual).refined()
+    refined = replace(recipe, training=usual).refined(base.family)
     if name != "tg" or refined is None:
         return checkpoint
     directory = directory.with_name(f"{directory.name}-refined")

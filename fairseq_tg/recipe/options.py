@@ -17,11 +17,33 @@ LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
 
 
 #: What is best of settings that are not given, and for which family it is something else: see docs/results.md
-USUAL: Dict[str, Any] = {"actor_rank": 0, "actor_sites": "attention", "lr": 3e-3, "epochs": 5, "base_dropout": True}
+USUAL: Dict[str, Any] = {
+    "actor_rank": 0,
+    "actor_sites": "maps",
+    "actor_site_rank": 0,
+    "lr": 1e-3,
+    "epochs": 5,
+    "base_dropout": True,
+    "refine": "none",
+}
+#: Bases of more parameters are given actors beside their maps of a rank, which take less memory to train
+LARGE, LARGE_RANK = 100_000_000, 64
 OF_FAMILY: Dict[str, Dict[str, Any]] = {
-    family: {"actor_rank": 64, "actor_sites": "all", "lr": 5e-3, "epochs": 3, "base_dropout": False}
+    family: {
+        "actor_rank": 64,
+        "actor_sites": "all",
+        "actor_site_rank": 32,
+        "lr": 5e-3,
+        "epochs": 3,
+        "base_dropout": False,
+        "refine": "actor_risk",
+    }
     for family in ("fconv", "lstm")
 }
+
+
+def best_of(family: str) -> Dict[str, Any]:
+    return {**USUAL, **OF_FAMILY.get(family, {})}
 
 
 def _by_family(name: str) -> str:
@@ -42,12 +64,16 @@ class Training:
         None,
     )
     actor_sites: Optional[str] = option(
-        "where actors act: at the attention (the paper's places), or also behind every other sublayer of the decoder "
-        f"({_by_family('actor_sites')})",
+        "where actors act: at the attention (the paper's places); all: also behind the decoder's other sublayers; "
+        f"maps: also beside every linear map of a Transformer's layers ({_by_family('actor_sites')})",
         None,
         choices=("attention", "all", "maps"),
     )
-    actor_site_rank: int = option("rank of the gates that --actor-sites all adds; 0 is full maps", 32)
+    actor_site_rank: Optional[int] = option(
+        "rank of the actors that --actor-sites all or maps adds; 0 is full maps "
+        f"({_by_family('actor_site_rank')}; {LARGE_RANK} for a base of more than {LARGE // 1_000_000} M parameters)",
+        None,
+    )
     criterion: str = option(
         "what actors learn: the chosen translations, or more of the k-best lists (docs/training.md)",
         "actor_cross_entropy",
@@ -76,9 +102,15 @@ class Training:
     source_noise: float = option("leave out and swap words of sources with this probability", 0.0, range=(0, 1))
     seed: int = option("of the actors' first weights and the order of the batches", 1)
 
+    def of_size(self, parameters: int) -> Training:
+        """With the rank of a large base's actors, if it is not given."""
+        if self.actor_site_rank is not None or parameters <= LARGE:
+            return self
+        return replace(self, actor_site_rank=LARGE_RANK)
+
     def of_family(self, family: str) -> Training:
         """With what was not given, as it is best for a family of bases."""
-        best = {**USUAL, **OF_FAMILY.get(family, {})}
+        best = {name: value for name, value in best_of(family).items() if name != "refine"}
         return replace(self, **{name: value for name, value in best.items() if getattr(self, name) is None})
 
 
@@ -86,9 +118,9 @@ class Training:
 class Refinement:
     """The second training, of the actors that the first gave, on whole lists."""
 
-    refine: str = option(
-        "what actors then learn from whole lists; none: no second training",
-        "actor_risk",
+    refine: Optional[str] = option(
+        f"what actors then learn from whole lists; none: no second training ({_by_family('refine')})",
+        None,
         choices=("none", *LIST_CRITERIA),
     )
     refine_hypotheses: int = option("of a list, as --hypotheses", 5)
@@ -132,14 +164,15 @@ class Recipe:
         default_factory=Refinement, metadata={"help": "a second training, on whole k-best lists, that goes on from it"}
     )
 
-    def refined(self) -> Optional[Training]:
-        """The second training; none for what learns from lists already, or if there is to be none."""
+    def refined(self, family: str) -> Optional[Training]:
+        """The second training of a family's actors; none for what learns from lists, or if there is to be none."""
         second = self.refinement
-        if second.refine == "none" or self.training.criterion in LIST_CRITERIA or self.beam < 2:
+        criterion = second.refine or best_of(family)["refine"]
+        if criterion == "none" or self.training.criterion in LIST_CRITERIA or self.beam < 2:
             return None
         return replace(
             self.training,
-            criterion=second.refine,
+            criterion=criterion,
             hypotheses=min(second.refine_hypotheses, self.beam),
             lr=second.refine_lr,
             max_tokens=second.refine_max_tokens,

@@ -31,11 +31,14 @@ FAMILIES = ("transformer", "bart", "lstm", "fconv")
 def run(recipe: Recipe) -> List[Path]:
     """Do what is not done yet, and give the report's directory, or those of the reports on each of the pairs."""
     record, model, task = open_base(recipe)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    recipe = replace(recipe, training=recipe.training.of_size(parameters))
     subsets, out = recipe.subset.split(","), Path(recipe.out)
-    check(recipe, task, subsets)
+    check(recipe, task, subsets, record.family)
     recipe = with_objective(recipe, model, task)
-    if recipe.refined() is not None and not knows_lists(task, recipe.refinement.refine):
-        print(f"no second training: {recipe.refinement.refine} does not know these language symbols")
+    refined = recipe.refined(record.family)
+    if refined is not None and not knows_lists(task, refined.criterion):
+        print(f"no second training: {refined.criterion} does not know these language symbols")
         recipe = replace(recipe, refinement=replace(recipe.refinement, refine="none"))
     if len(task.pairs) == 1:
         reports = {out / "report": (recipe.languages, task)}
@@ -100,14 +103,14 @@ def knows_lists(task: Any, criterion: str) -> bool:
     return not task.marks or (one_pair and criterion != "actor_preference")
 
 
-def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
+def check(recipe: Recipe, task: Any, splits: Sequence[str] = (), family: str = "") -> None:
     """What a stage would stumble over after hours of others is found before them."""
     if recipe.objective != AUTO:
         get_objective(recipe.objective)
     get_selection(recipe.selection)
     ACTORS[recipe.training.actor]
     check_hypotheses(recipe.training, recipe.beam)
-    refined = recipe.refined()
+    refined = recipe.refined(family)
     if refined is not None:
         check_hypotheses(refined, recipe.beam, "--refine-hypotheses")
     if source_flags(recipe.training, recipe.text) and task.marks:

@@ -158,7 +158,8 @@ def test_the_cells_of_the_papers_ablations() -> None:
     assert usual == ["gate", "linear", "ff", "ff2", "rnn", "cont."]
     assert [cell.corpus for cell in planned("beam", beams=(1, 5))] == [{"beam": 1}, {"beam": 5}]
     assert [cell.corpus for cell in planned("objective")] == [{"objective": n} for n in OBJECTIVES]
-    assert planned("actor", hidden=(64,))[2].training == Training(actor="ff", actor_hidden=64)
+    expected = Training(actor="ff", actor_hidden=64, actor_sites="attention", lr=3e-3)
+    assert planned("actor", hidden=(64,))[2].training == expected
     with pytest.raises(UserError, match="no ablation 'colour'"):
         planned("colour")
 
@@ -166,5 +167,7 @@ def test_the_cells_of_the_papers_ablations() -> None:
 def test_what_is_not_given_is_best_for_the_family() -> None:
     usual, convolutions = (Training().of_family(family) for family in ("transformer", "fconv"))
     assert usual.base_dropout and not convolutions.base_dropout and usual.lr and convolutions.lr
-    given = Training(actor_rank=8, actor_sites="all", lr=0.5, epochs=2, base_dropout=True)
-    assert given.of_family("fconv") == given
+    given = Training(actor_rank=8, actor_sites="all", actor_site_rank=3, lr=0.5, epochs=2, base_dropout=True)
+    assert given.of_family("fconv") == given.of_size(10**9) == given
+    assert usual.actor_site_rank == 0 and Training().of_size(10**7) == Training()
+    assert Training().of_size(10**9).of_family("transformer").actor_site_rank == 64  # full maps take too much memory
