@@ -136,8 +136,8 @@ class Engine:
         for name in layout.matrices():
             if name not in known:
                 self._give_matrix(self._model, name.removesuffix(ACTED), name, tensors, files)
-                if consume and name not in embeddings:
-                    del tensors[f"{name}.weight"]
+            if consume and name not in embeddings:
+                tensors.pop(f"{name}.weight", None)
         # What actors are in the place of: read when the base itself is asked for
         self._plain = _Plain({} if consume else {name: tensors[name] for name in _parts(layout.acted, tensors)})
         for side in () if base else layout.embedding_shapes():
