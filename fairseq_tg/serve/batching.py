@@ -68,9 +68,7 @@ class Batcher:
     _orders: OrderedDict[int, Order] = field(
         default_factory=OrderedDict
     )  # with waiting sentences, longest not served first
-    _idle: int = (
-        0  # threads; below 0, full batches that are ready for threads at work, which need not wait for the loop
-    )
+    _idle: int = 0
     _timer: Optional[asyncio.TimerHandle] = None
     _newest: float = 0.0  # when the last order came
     _rate: float = 0.0  # cost a second, of all threads, lately
@@ -116,14 +114,11 @@ class Batcher:
 
     def _dispatch(self) -> None:
         """Give idle threads what there is for them, or wait a little for more."""
-        while self._orders:
+        while self._idle and self._orders:
             oldest = next(iter(self._orders.values()))
-            full = self.waiting >= self.options.batch_size * oldest.work.cost
-            if self._idle <= (-self.options.threads if full else 0):
-                return
             loop = asyncio.get_running_loop()
             ready = min(self._newest, oldest.since + (ANEW - 1) * self._patience) + self._patience
-            if loop.time() < ready and not full:
+            if loop.time() < ready and self.waiting < self.options.batch_size * oldest.work.cost:
                 if self._timer is None:
                     self._timer = loop.call_at(ready, self._patience_is_over)
                 return
@@ -148,7 +143,7 @@ class Batcher:
             depth += 1
             alike = [order for order in alike if len(order.waiting) >= depth]
         first = found[0]
-        size = min(self.options.batch_size, max(math.ceil(len(found) / max(self._idle, 1)), LEAST_SHARE))
+        size = min(self.options.batch_size, max(math.ceil(len(found) / self._idle), LEAST_SHARE))
         found.sort(key=lambda item: len(item[0].sentences[item[1]]))
         at = found.index(first)
         start = max(0, min(at - size // 2, len(found) - size))
