@@ -6,14 +6,9 @@ fairseq-generate bin --user-dir fairseq_tg --task tg_translation --path transfor
     --kbest-dir lists --kbest-jsonl --objective sbleu+2 --num-workers 0 --cpu
 for seed in 1 2 3; do
     fairseq-train lists --user-dir fairseq_tg --task tg_translation --arch tg_transformer --base-checkpoint transformer.pt --actor gate \
-        --actor-sites all --actor-site-rank 64 --base-dropout --criterion actor_cross_entropy --label-smoothing 0.1 \
-        --optimizer adam --lr 3e-3 --clip-norm 1.0 --max-tokens 2048 --lr-scheduler polynomial_decay --warmup-updates 100 \
-        --total-num-update 1150 --max-update 1150 --end-learning-rate 0 --seed $seed --no-epoch-checkpoints --save-dir first-$seed
-    fairseq-train lists --user-dir fairseq_tg --task tg_translation --arch tg_transformer --base-checkpoint transformer.pt --actor gate \
-        --actor-sites all --actor-site-rank 64 --base-dropout --criterion actor_risk --risk-keep-length --kbest-lists lists --candidates 5 \
-        --label-smoothing 0.1 --optimizer adam --lr 1e-3 --clip-norm 1.0 --max-tokens 6000 --lr-scheduler polynomial_decay \
-        --warmup-updates 30 --total-num-update 300 --max-update 300 --end-learning-rate 0 --seed $seed --no-epoch-checkpoints \
-        --save-dir seed-$seed --finetune-from-model first-$seed/checkpoint_last.pt
+        --actor-sites maps --actor-site-rank 0 --base-dropout --criterion actor_cross_entropy --label-smoothing 0.1 \
+        --optimizer adam --lr 1e-3 --clip-norm 1.0 --max-tokens 2048 --lr-scheduler polynomial_decay --warmup-updates 100 \
+        --total-num-update 1150 --max-update 1150 --end-learning-rate 0 --seed $seed --no-epoch-checkpoints --save-dir seed-$seed
 done
 fairseq-tg report --data bin --base transformer.pt --actor seed-1/checkpoint_last.pt --actor seed-2/checkpoint_last.pt \
     --actor seed-3/checkpoint_last.pt --subset test,test1,test2 --out report-3
