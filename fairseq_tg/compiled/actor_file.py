@@ -115,14 +115,13 @@ def _acted(changes: Tensors, base: CompiledModel) -> Tensors:
         weight = base.tensors[f"{name}.weight"]
         if base.int8:
             weight = weight * base.tensors[f"{name}.scale"][:, None]
-        change = np.concatenate([_change(changes, part) for part in parts])
+        shape = len(weight) // len(parts), weight.shape[1]
+        change = np.concatenate([_change(changes, part, shape) for part in parts])
         if name.endswith((".qkv", ".q")):  # whose queries are scaled already
             side = "encoder" if name.startswith("encoder.") else "decoder"
             heads = getattr(base.layout, f"{side}_heads")
             size = change.shape[1]
             change[:size] *= np.float32((size // heads) ** -0.5)
-        if change.shape != weight.shape:
-            raise ValueError(f"an action of {change.shape} beside '{name}'")
         found[f"{name}{ACTED}.weight"] = weight + change
         found[f"{name}{ACTED}.bias"] = base.tensors[f"{name}.bias"]
     if changes:
@@ -141,11 +140,15 @@ def _maps_of(matrix: str) -> List[str]:
     return [f"{side}.layers.{layer}.{attention}.{name}" for name in names]
 
 
-def _change(changes: Tensors, part: str) -> np.ndarray:
-    """What an actor adds to the weights of its map; takes its tensors."""
-    if f"{part}.full.weight" in changes:
-        return np.array(changes.pop(f"{part}.full.weight"), dtype=np.float32)
+def _change(changes: Tensors, part: str, shape: Tuple[int, int]) -> np.ndarray:
+    """What an actor adds to the weights of its map, which are of this shape; takes its tensors."""
+    full = changes.pop(f"{part}.full.weight", None)
+    if full is not None and full.shape == shape:
+        return np.array(full, dtype=np.float32)
     up, down = (changes.pop(f"{part}.{name}.weight") for name in ("up.0", "down"))
+    # before anything of that size is made
+    if up.ndim != 2 or down.ndim != 2 or (len(up), down.shape[1]) != shape or up.shape[1] != len(down):
+        raise ValueError(f"actions of {up.shape} and {down.shape} beside a map of {shape}")
     return np.asarray(up, dtype=np.float32) @ np.asarray(down, dtype=np.float32)
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.extract import extract
 from fairseq_tg.compiled.languages import find_marks
 from fairseq_tg.compiled.layouts import layout_from_json, layout_to_json
+from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.corpus.assemble import merge
 from fairseq_tg.errors import UserError
 from fairseq_tg.launch.processes import Command, run_all
 from fairseq_tg.loading import data_only
-from fairseq_tg.loading.checkpoints import load_checkpoint
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.loading.data_only import load_data
+from fairseq_tg.models.actor_files import read_actor_file, write_actor_file
 from fairseq_tg.models.base import read_base
 from fairseq_tg.recipe.training import architecture_flags
 from tests.conftest import Workspace, run_process, run_tg
@@ -145,3 +148,17 @@ def test_a_language_without_its_symbol() -> None:
     text = model_file.TextOptions("de", "en", languages="de,en", language_symbol="__{}__", target_symbol="tgt")
     with pytest.raises(ValueError, match="the model's dictionary has no '__de__': compile it again"):
         find_marks(text, ["<s>", "__en__"], "de", "en")
+
+
+def test_a_small_actor_is_not_a_large_matrix(workspace: Workspace, tmp_path: Path) -> None:
+    """What is added to a base's map has the map's size, or is not made."""
+    tg = workspace.train("transformer", tmp_path / "tg", "--actor-sites", "maps", "--max-update", "1")
+    run_tg("compile", workspace.bases["transformer"], tmp_path / "base.tg")
+    run_tg("actor", "export", tg, tmp_path / "a.safetensors")
+    metadata, tensors = read_actor_file(str(tmp_path / "a.safetensors"))
+    at = "decoder.layers.0.fc1.actor.net.action"
+    assert Translator.load(str(tmp_path / "base.tg"), actors={"a": str(tmp_path / "a.safetensors")}).actors == ["a"]
+    tensors[f"{at}.up.0.weight"], tensors[f"{at}.down.weight"] = torch.zeros(10**6, 1), torch.zeros(1, 10**6)
+    write_actor_file(str(tmp_path / "b.safetensors"), replace(metadata, fingerprint=fingerprint(tensors)), tensors)
+    with pytest.raises(ValueError, match=r"actions of \(1000000, 1\) and \(1, 1000000\) beside a map of"):
+        Translator.load(str(tmp_path / "base.tg"), actors={"b": str(tmp_path / "b.safetensors")})
