@@ -270,7 +270,7 @@ def test_bad_input(workspace, data, recipe, tmp_path):
     for command in ("report", "bench", "run"):
         flags = ["--data", data, "--base", workspace.bases["fconv"], "--subset", "long", "--out", tmp_path / "none"]
         with pytest.raises(
-            UserError, match=r"'long' has a sentence of 1101 tokens, and the model takes up to 10\d\d: give"
+            UserError, match=r"'long' has a sentence of 1101 tokens, and the model takes up to 10\d\d: leave"
         ):
             run_tg(command, *flags)
     with pytest.raises(UserError, match="there is no split 'dev'"):
