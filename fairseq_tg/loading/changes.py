@@ -92,9 +92,6 @@ class _Archive(tarfile.TarFile):
     """An archive of files and directories, none of which leaves the directory that it is unpacked in."""
 
     def extractall(self, path: Any = ".", *args: Any, **kwargs: Any) -> None:
-        # fairseq moves what the beginnings of all names have in common
-        if ".." in os.path.commonprefix(self.getnames()).split("/"):  # noqa: RUF071 (as it does)
-            raise UserError(f"'{self.name!s}' is refused: its names lead elsewhere; do not unpack it")
         for member in self:
             # Of names from the root fairseq would afterwards move what has that name to where the archive was.
             outside = os.path.isabs(member.name) or ".." in member.name.split("/")
@@ -102,6 +99,9 @@ class _Archive(tarfile.TarFile):
                 raise UserError(
                     f"'{self.name!s}' is refused: its '{member.name}' is a link or leads elsewhere; do not unpack it"
                 )
+        # fairseq moves what the beginnings of all names have in common
+        if ".." in os.path.commonprefix(self.getnames()).split("/"):  # noqa: RUF071 (as it does)
+            raise UserError(f"'{self.name!s}' is refused: its names lead elsewhere; do not unpack it")
         super().extractall(path, *args, **kwargs)
 
 
