@@ -24,6 +24,21 @@ class TGBARTModel(TGTransformerModel, BARTModel):
 
     base_class = BARTModel
 
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """fairseq's, with every source: else attention would leave out those that a beam search has repeated."""
+        attentions = [layer.encoder_attn for layer in self.decoder.layers if layer.encoder_attn is not None]
+        beams = [attention.beam_size for attention in attentions]
+        reorder = self.encoder.__dict__.pop("reorder_encoder_out", None)
+        for attention in attentions:
+            attention.set_beam_size(1)
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            for attention, beam in zip(attentions, beams):
+                attention.set_beam_size(beam)
+            if reorder is not None:
+                self.encoder.__dict__["reorder_encoder_out"] = reorder
+
     def _check_dictionaries(self, base: Mapping[str, Tensor]) -> None:
         # A pretrained model has a symbol for masks at the end; fairseq leaves it out where a dictionary has it not
         size, dictionary = len(base["encoder.embed_tokens.weight"]), self.encoder.dictionary

@@ -91,6 +91,8 @@ class Base:
             for name in ("encoder_embed_path", "decoder_embed_path", "encoder_freeze_embed", "decoder_freeze_embed")
             if name in self.options
         }
+        # With frozen weights there is nothing to compute again for a gradient
+        fixed.update({n: False for n in ("checkpoint_activations", "offload_activations") if n in self.options})
         options = {**self.options, **fixed}
         refuse_lookups(options, "the recorded base")
         made = Namespace(**options) if self.namespace else OmegaConf.create(options)
