@@ -23,6 +23,6 @@ def take_lock(path: Path, held: str) -> FileLock:
         lock.acquire()
     except Timeout:
         raise UserError(held) from None
-    except (OSError, NotImplementedError) as error:
+    except (OSError, NotImplementedError) as error:  # the latter is filelock's for a disk that has no locks
         raise UserError(f"cannot lock '{path}': {error}; give a directory on a disk that has locks") from None
     return lock

@@ -13,7 +13,6 @@ import torch
 from fairseq_tg.corpus.blocks import Hypothesis
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.data_only import read_data_only_in
-from fairseq_tg.models.bart import set_beam
 from fairseq_tg.registry import Registry
 
 #: Decodes a sample into a k-best list for each of its sentences, by models and with what the task asks of a generator
@@ -49,7 +48,6 @@ def generator_search(generator: Any, task: Any, to_text: Callable[[Sequence[int]
     """Whatever a generator of fairseq's kind finds."""
 
     def search(models: List[Any], sample: Dict[str, Any], **asked: Any) -> List[List[Hypothesis]]:
-        set_beam(models, generator)
         return [[hypothesis(h) for h in hypotheses] for hypotheses in generator.generate(models, sample, **asked)]
 
     def hypothesis(found: Dict[str, Any]) -> Hypothesis:

@@ -58,7 +58,6 @@ def build_search(system: System, load: Optional[Load] = None) -> Callable[[Seque
     from fairseq.sequence_generator import SequenceGenerator
     from omegaconf import OmegaConf
 
-    from fairseq_tg.models.bart import set_beam
     from fairseq_tg.tasks.loading import load_model
 
     torch.set_num_threads(system.threads)
@@ -82,7 +81,6 @@ def build_search(system: System, load: Optional[Load] = None) -> Callable[[Seque
         sentences = [torch.tensor(source) for source in sources]
         dataset = task.build_dataset_for_inference(sentences, [len(source) for source in sources])
         sample = dataset.collater([dataset[i] for i in range(len(sources))])
-        set_beam([model], generator)
         found = zip(sample["id"].tolist(), task.inference_step(generator, [model], sample))
         in_order = [hypotheses for _, hypotheses in sorted(found, key=lambda x: x[0])]
         return [[[*task.strip(item["tokens"].tolist()), eos] for item in hypotheses] for hypotheses in in_order]

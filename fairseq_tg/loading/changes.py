@@ -9,6 +9,7 @@
 | ``torch.load`` in the modules of `_READERS` | files that a checkpoint names are data too |
 | ``tarfile`` in ``file_utils`` | archives that the hub unpacks stay in their directory |
 | ``FastaDataset._build_index`` | names of data files are no shell commands |
+| ``BARTModel.set_beam_size`` | it would have attention leave out sources, in trainings and other searches, too |
 | encoder layers of fairseq 0.12.2 | both generations have the same models: see `_remove_fast_path` |
 """
 
@@ -27,6 +28,7 @@ import torch
 from fairseq import checkpoint_utils, file_utils
 from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.file_io import PathManager
+from fairseq.models.bart import BARTModel
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 from torch import nn
 
@@ -132,6 +134,7 @@ checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_m
 file_utils.tarfile = SimpleNamespace(open=_Archive.open)
 _build_index = FastaDataset._build_index
 FastaDataset._build_index = lambda self, path: _build_index(self, shlex.quote(path))
+BARTModel.set_beam_size = lambda self, beam: None  # what a generator of fairseq's asks for; it only saves time
 for _name in _READERS:
     read_data_only_in(importlib.import_module(f"fairseq.{_name}"))
 if "_load_from_state_dict" in vars(TransformerEncoderLayerBase):

@@ -196,4 +196,5 @@ def _timed(work: Work, sentences: Sequence[Sized]) -> Tuple[List[Any], float]:
 def _give_way() -> None:
     """Let the event loop go first where cores are short, so that whoever is refused hears of it at once."""
     with contextlib.suppress(AttributeError, OSError):  # Linux has priorities of threads
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+        thread = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + NICE)

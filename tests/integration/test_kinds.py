@@ -15,6 +15,7 @@ from tests.conftest import BASES, IN_PROCESS, TRAIN_BASE, Workspace, hypotheses,
 KINDS = {
     "transformer_adaptive": f"""{BASES["transformer"]} --adaptive-softmax-cutoff 8 --criterion adaptive_loss
         --ddp-backend legacy_ddp""",
+    "transformer_checkpointed": f"{BASES['transformer']} --checkpoint-activations",
     "transformer_align": BASES["transformer"].replace("--arch transformer", "--arch transformer_align"),
 }
 

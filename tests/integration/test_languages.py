@@ -7,7 +7,7 @@ import json
 
 import pytest
 import torch
-from fairseq import options, tasks
+from fairseq import checkpoint_utils, options, tasks
 from fairseq.data import Dictionary, data_utils
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
@@ -119,6 +119,24 @@ def test_teacher_forced_is_incremental_is_native(world, kind):
         with torch.no_grad():
             forced = model.get_normalized_probs(model(**inputs, prev_output_tokens=given), log_probs=True)[0]
         assert torch.allclose(forced.gather(1, a["tokens"][:, None])[:, 0], a["positional_scores"], atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["m2m", "mbart25", "mbart50"])
+def test_a_search_leaves_nothing_behind_in_a_model(world, kind):
+    """fairseq's BART remembers the beam of the last generator that was made for it, and then misses sources."""
+    task = make_task(world, kind)
+    arch = "tg_bart" if KINDS[kind][2] is _BART else "tg_transformer"
+    config = OmegaConf.create({"_name": arch, "base_checkpoint": world.base(kind)})
+    (base,), _ = checkpoint_utils.load_model_ensemble([world.base(kind)], task=task)
+    for model in (base.eval(), task.build_model(config).eval()):
+        batch = batch_of(task)
+        before = model(**batch["net_input"])[0].detach()
+        for beam in (4, 3):
+            generation = OmegaConf.structured(GenerationConfig(beam=beam, max_len_b=5))
+            generator = task.build_generator([model], generation, seq_gen_cls=SequenceGenerator)
+            found = task.inference_step(generator, [model], batch)
+            assert {len(hypotheses) for hypotheses in found} == {beam}
+            assert torch.equal(model(**batch["net_input"])[0], before)
 
 
 def build(world, kind, out, *flags):

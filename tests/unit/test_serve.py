@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import threading
 import time
 from collections import Counter
 from html import unescape
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from fairseq_tg.compiled.alignment import units
 from fairseq_tg.errors import UserError
-from fairseq_tg.serve.batching import Batcher, Work
+from fairseq_tg.serve.batching import NICE, Batcher, Work
 from fairseq_tg.serve.connections import is_whole_translation
 from fairseq_tg.serve.drafts import Draft
 from fairseq_tg.serve.forms import parse_fields, read_translation
@@ -352,6 +354,21 @@ def test_a_full_queue_refuses_at_once_and_gone_clients_make_room() -> None:
 
     run_batches(scenario, queue=8, patience=0.0)
     assert sum(batch.count("a") for batch in work.batches) <= 4  # one batch had begun
+
+
+def test_threads_that_translate_give_way_to_the_event_loop() -> None:
+    priorities = []
+
+    class Looks(Slow):
+        def run(self, sentences: Any) -> List[str]:
+            priorities.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+            return super().run(sentences)
+
+    async def scenario(batcher: Batcher) -> None:
+        await batcher.order(Looks(), ["a"]).done
+
+    run_batches(scenario)
+    assert priorities == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICE)]
 
 
 def test_a_batch_that_fails_fails_its_own_requests_alone() -> None:
