@@ -10,10 +10,10 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 
 from fairseq_tg.actor_format import ActorFileError, read_tensors
-from fairseq_tg.compiled.layout import ACTED, ACTORS, Layout
+from fairseq_tg.compiled.beside import acted_names, matrices_with_actors
+from fairseq_tg.compiled.layout import ACTORS, Layout, Part
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.quantize import Tensors, quantize_matrices
-from fairseq_tg.compiled.transformer_layout import TransformerLayout
 
 #: What tensors are called in a checkpoint, and in a compiled file: actors of the paper's places, and further ones
 NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
@@ -33,7 +33,7 @@ NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
 
 
 #: In the names of actors beside maps
-ACTION = ".actor.net.action."
+ACTION = ".net.action."
 
 
 def put_on(path: str, base: CompiledModel) -> Tuple[Layout, Tensors]:
@@ -65,7 +65,7 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
     paper, further = NAMES[base.layout.family]
     changes = {name: tensors[name] for name in tensors if ACTION in name}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in changes}
-    found = _acted(changes, base)
+    found = _beside(changes, base)
     layers: Tuple[List[int], List[int]] = ([], [])
     for name, tensor in tensors.items():
         for place, (pattern, new) in enumerate((*paper, *further)):
@@ -87,7 +87,7 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
         actor_layers=tuple(sorted(layers[0])),
         site_layers=tuple(sorted(layers[1])),
         site_rank=metadata.get("actor_site_rank", 0) if layers[1] else 0,
-        acted=tuple(sorted({name.rpartition(ACTED)[0] for name in found if ACTED in name})),
+        acted=acted_names(found),
     )
     names = layout.matrices().keys() - base.layout.matrices().keys()
     whole = {name: want for name, want in layout.tensors(False).items() if name.rpartition(".")[0] in names}
@@ -98,58 +98,26 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
     return layout, quantize_matrices(found, names) if base.int8 else found
 
 
-def _acted(changes: Tensors, base: CompiledModel) -> Tensors:
+def _beside(changes: Tensors, base: CompiledModel) -> Tensors:
     """The base's matrices with the actors that were beside its maps: see MapActor of fairseq_tg/actors.py."""
-    if not changes:
-        return {}
-    if not isinstance(base.layout, TransformerLayout):
-        raise ValueError("actors beside maps of a model that has none there")
-    found: Tensors = {}
-    for name in base.layout.base_matrices():
-        parts = [f"{at}.actor.net.action" for at in _maps_of(name)]
-        given = [part for part in parts if any(change.startswith(f"{part}.") for change in changes)]
-        if not given:
-            continue
-        if given != parts:
-            raise ValueError(f"actors beside {len(given)} of {len(parts)} maps of '{name}'")
-        weight = base.tensors[f"{name}.weight"]
-        if base.int8:
-            weight = weight * base.tensors[f"{name}.scale"][:, None]
-        shape = len(weight) // len(parts), weight.shape[1]
-        change = np.concatenate([_change(changes, part, shape) for part in parts])
-        if name.endswith((".qkv", ".q")):  # whose queries are scaled already
-            side = "encoder" if name.startswith("encoder.") else "decoder"
-            heads = getattr(base.layout, f"{side}_heads")
-            size = change.shape[1]
-            change[:size] *= np.float32((size // heads) ** -0.5)
-        found[f"{name}{ACTED}.weight"] = weight + change
-        found[f"{name}{ACTED}.bias"] = base.tensors[f"{name}.bias"]
-    if changes:
-        raise ValueError(f"'{next(iter(changes))}' is no actor's")
+    actors = {name.rpartition(ACTION)[0] for name in changes}
+
+    def change(part: Part) -> np.ndarray:
+        at = f"{part.actor}{ACTION}"
+        full = changes.get(f"{at}full.weight")
+        if full is not None and full.shape == part.shape:
+            return np.asarray(full, dtype=np.float32)
+        up, down = (changes[f"{at}{name}.weight"] for name in ("up.0", "down"))
+        # before anything of that size is made
+        if up.ndim != 2 or down.ndim != 2 or (len(up), down.shape[1]) != part.shape or up.shape[1] != len(down):
+            raise ValueError(f"actions of {up.shape} and {down.shape} beside a map of {part.shape}")
+        return np.asarray(up, dtype=np.float32) @ np.asarray(down, dtype=np.float32)
+
+    found = matrices_with_actors(base.layout, base.tensors, actors, change)
+    wanted = 2 if any(".down." in name for name in changes) else 1
+    if len(changes) != wanted * len(actors):
+        raise ValueError(f"{len(changes)} tensors of {len(actors)} actors beside maps")
     return found
-
-
-def _maps_of(matrix: str) -> List[str]:
-    """The maps of a Transformer in fairseq that a matrix of a compiled file is made of."""
-    side, layer, rest = matrix.split(".", 2) if matrix.count(".") > 1 else (matrix, "", "")
-    attention = {"self": "self_attn", "cross": "encoder_attn"}.get(rest.split(".")[0])
-    if attention is None:
-        return [f"{side}.layers.{layer}.{rest}"]
-    part = rest.split(".")[1]
-    names = ["out_proj"] if part == "out" else [f"{letter}_proj" for letter in part]
-    return [f"{side}.layers.{layer}.{attention}.{name}" for name in names]
-
-
-def _change(changes: Tensors, part: str, shape: Tuple[int, int]) -> np.ndarray:
-    """What an actor adds to the weights of its map, which are of this shape; takes its tensors."""
-    full = changes.pop(f"{part}.full.weight", None)
-    if full is not None and full.shape == shape:
-        return np.array(full, dtype=np.float32)
-    up, down = (changes.pop(f"{part}.{name}.weight") for name in ("up.0", "down"))
-    # before anything of that size is made
-    if up.ndim != 2 or down.ndim != 2 or (len(up), down.shape[1]) != shape or up.shape[1] != len(down):
-        raise ValueError(f"actions of {up.shape} and {down.shape} beside a map of {shape}")
-    return np.asarray(up, dtype=np.float32) @ np.asarray(down, dtype=np.float32)
 
 
 def _hidden(metadata: Dict[str, Any], layout: Layout) -> int:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Optional, Tuple
 
 import numpy as np
 from fairseq.models.fconv import FConvModel
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.transformer import TransformerModelBase
-from torch import nn
+from torch import Tensor, nn
 
+from fairseq_tg.actors import MapActor
 from fairseq_tg.compiled import fconv_extract, lstm_extract, transformer_extract
+from fairseq_tg.compiled.beside import acted_names, matrices_with_actors
 from fairseq_tg.compiled.layout import Layout
 from fairseq_tg.compiled.quantize import Tensors
 from fairseq_tg.errors import UserError
+from fairseq_tg.models.site import ActorSite
 
 #: For each class of models a module with `unsupported` and `extract`
 EXTRACTORS = {TransformerModelBase: transformer_extract, LSTMModel: lstm_extract, FConvModel: fconv_extract}
@@ -37,7 +41,13 @@ def extract(model: Any) -> Tuple[Layout, Tensors]:
     problem = unsupported(model)
     if problem:
         raise UserError(f"this model cannot be compiled because of {problem}; fairseq-interactive translates with it")
-    layout, tensors = _extractor(model).extract(model)
-    return layout, {
-        name: np.ascontiguousarray(tensor.detach().cpu().float().numpy()) for name, tensor in tensors.items()
-    }
+    layout, extracted = _extractor(model).extract(model)
+    tensors = {name: _array(tensor) for name, tensor in extracted.items()}
+    nets = {name: site.net for name, site in model.named_modules() if isinstance(site, ActorSite)}
+    beside = {name: net for name, net in nets.items() if isinstance(net, MapActor)}
+    joined = matrices_with_actors(layout, tensors, set(beside), lambda part: _array(beside[part.actor].change()))
+    return replace(layout, acted=acted_names(joined)), {**tensors, **joined}
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.detach().cpu().float().numpy())

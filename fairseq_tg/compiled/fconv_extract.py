@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Dict, Optional, Tuple
 
 import torch
 from fairseq.models.fconv import AttentionLayer, FConvDecoder, FConvEncoder
 from torch import Tensor
-from torch.nn.utils.weight_norm import WeightNorm
 
 from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, put_further_actors, unknown_actor
-from fairseq_tg.compiled.fconv_layout import FConvLayout
+from fairseq_tg.compiled.fconv_layout import HALF, FConvLayout
 from fairseq_tg.compiled.vocabulary_extract import vocabulary_fields
 from fairseq_tg.models.fconv import ActedAttention, ActedFConvDecoder
-
-HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
+from fairseq_tg.models.maps import ActedMaps, own_weight
 
 
 def unsupported(model: Any) -> Optional[str]:
@@ -35,21 +32,13 @@ def unsupported(model: Any) -> Optional[str]:
     return None
 
 
-def folded(module: Any) -> Tuple[Tensor, Tensor]:
-    """Weight and bias of a layer; one with weight norm has its weight only at the moment it is called."""
-    for hook in module._forward_pre_hooks.values():
-        if isinstance(hook, WeightNorm):
-            return hook.compute_weight(module), module.bias
-    return module.weight, module.bias
-
-
 def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
     """The layout and the tensors of a ConvS2S that is not unsupported."""
     encoder, decoder = model.encoder, model.decoder
     tensors: Dict[str, Tensor] = {}
 
     def put(name: str, module: Any, scale: float = 1.0) -> None:
-        weight, bias = folded(module)
+        weight, bias = own_weight(module), module.bias
         if weight.dim() == 3:  # K x I x O -> O x (K I), as the inputs of a window lie one after another
             weight = weight.permute(2, 0, 1).reshape(weight.size(2), -1)
         tensors[f"{name}.weight"], tensors[f"{name}.bias"] = weight * scale, bias * scale
@@ -71,7 +60,7 @@ def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
     actors = {}
     attentions = {index: attention for index, attention in enumerate(decoder.attention) if attention is not None}
     for index, attention in attentions.items():
-        weight, bias = folded(attention.in_projection)
+        weight, bias = own_weight(attention.in_projection), attention.in_projection.bias
         # (W x + b) e = x (W^T e) + b e
         tensors[f"decoder.{index}.attention.keys.weight"] = torch.cat([weight.t(), bias.unsqueeze(0)])
         put(f"decoder.{index}.attention.values", attention.out_projection, HALF)  # of (W e + b + x) sqrt(1/2)
@@ -81,7 +70,7 @@ def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
     further = {
         index: {f"decoder.{index}.conv.actor": convolution.actor}
         for index, convolution in enumerate(decoder.convolutions)
-        if hasattr(convolution, "actor")
+        if hasattr(convolution, "actor") and not isinstance(convolution, ActedMaps)
     }
     layout = FConvLayout(
         **vocabulary_fields(tensors, encoder, decoder),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, List, Tuple
 
-from fairseq_tg.compiled.layout import MOST, MOST_LAYERS, Layout, Positions
+from fairseq_tg.compiled.layout import MOST, MOST_LAYERS, Layout, Part, Positions
 
 MOST_WIDTH = 1000  # of a convolution's window
+HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,26 @@ class FConvLayout(Layout):
             size = self.decoder_channels[layer]
             result[f"decoder.{layer}.attention.keys"] = (size + 1, self.embedding, False)
             result[f"decoder.{layer}.attention.values"] = (size, self.embedding, True)
+        return result
+
+    def parts(self) -> Dict[str, List[Part]]:
+        names = {"in": "fc1", "out": "fc2", "conv": "convolutions", "residual": "projections"}
+        result = {}
+        for matrix, (rows, columns, _) in self.base_matrices().items():
+            if matrix == "output":
+                continue
+            side, layer, kind = matrix.split(".", 2) if matrix.count(".") > 1 else (*matrix.split("."), "")
+            if kind == "attention.keys":  # the last row is a bias
+                size, actor = rows - 1, f"decoder.attention.{layer}.in_projection.actor"
+                part = Part(actor, (columns, size), rows=slice(size), transposed=True)
+            elif kind == "attention.values":
+                part = Part(f"decoder.attention.{layer}.out_projection.actor", (rows, columns), scale=HALF)
+            elif kind:
+                part = Part(f"{side}.{names[kind]}.{layer}.actor", (rows, columns))
+            else:
+                scale = HALF if matrix == "encoder.out" else 1.0
+                part = Part(f"{side}.{names[layer]}.actor", (rows, columns), scale=scale)
+            result[matrix] = [part]
         return result
 
     def once_a_sentence(self) -> Tuple[str, ...]:

@@ -30,6 +30,18 @@ class Positions(NamedTuple):
     dim: int
 
 
+class Part(NamedTuple):
+    """A linear map of fairseq's model, or some of its inputs, as it is in a compiled matrix."""
+
+    actor: str  # what an actor beside it is called in the model
+    shape: Tuple[int, int]  # of the map's weights, outputs x inputs
+    inputs: slice = slice(None)  # of the map: which are in the matrix
+    rows: slice = slice(None)  # of the matrix: where
+    columns: slice = slice(None)
+    scale: float = 1.0
+    transposed: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout(ABC):
     """The sizes and options of a model with actors."""
@@ -92,6 +104,10 @@ class Layout(ABC):
     @abstractmethod
     def base_matrices(self) -> Dict[str, Tuple[int, int, bool]]:
         """Every linear map but the actors', as rows (outputs), columns (inputs) and whether it has a bias."""
+
+    @abstractmethod
+    def parts(self) -> Dict[str, List[Part]]:
+        """The maps that every one of these matrices is made of, but for the output projection."""
 
     @abstractmethod
     def actor_sites(self) -> Dict[str, Tuple[int, int]]:

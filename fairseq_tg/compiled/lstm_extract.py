@@ -12,6 +12,7 @@ from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, put_furth
 from fairseq_tg.compiled.lstm_layout import ATTENTION, LSTMLayout
 from fairseq_tg.compiled.vocabulary_extract import vocabulary_fields
 from fairseq_tg.models.lstm import ActedAttention, ActedLSTMDecoder
+from fairseq_tg.models.maps import own_weight
 
 
 def unsupported(model: Any) -> Optional[str]:
@@ -42,27 +43,31 @@ def extract(model: Any) -> Tuple[LSTMLayout, Dict[str, Tensor]]:
     tensors: Dict[str, Tensor] = {}
 
     def put(name: str, module: Any) -> None:
-        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = module.weight, module.bias
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = own_weight(module), module.bias
 
     directions = {"forward": "", "backward": "_reverse"} if lstm.bidirectional else {"forward": ""}
     for index, cell in enumerate(decoder.layers):
         at = f"encoder.{index}"
         ends = [f"l{index}{suffix}" for suffix in directions.values()]
-        tensors[f"{at}.input.weight"] = torch.cat([getattr(lstm, f"weight_ih_{end}") for end in ends])
+        tensors[f"{at}.input.weight"] = torch.cat([own_weight(lstm, f"weight_ih_{end}") for end in ends])
         tensors[f"{at}.input.bias"] = torch.cat(
             [getattr(lstm, f"bias_ih_{end}") + getattr(lstm, f"bias_hh_{end}") for end in ends]
         )
         for direction, end in zip(directions, ends):
-            tensors[f"{at}.{direction}.weight"] = getattr(lstm, f"weight_hh_{end}")
-        tensors[f"decoder.{index}.cell.weight"] = torch.cat([cell.weight_ih, cell.weight_hh], dim=1)
+            tensors[f"{at}.{direction}.weight"] = own_weight(lstm, f"weight_hh_{end}")
+        tensors[f"decoder.{index}.cell.weight"] = torch.cat(
+            [own_weight(cell, f"weight_{of}") for of in ("ih", "hh")], dim=1
+        )
         tensors[f"decoder.{index}.cell.bias"] = cell.bias_ih + cell.bias_hh
     if decoder.encoder_hidden_proj is not None:
         put("decoder.start.hidden", decoder.encoder_hidden_proj)
         put("decoder.start.cell", decoder.encoder_cell_proj)
     if attention is not None:
-        to_context, to_state = attention.output_proj.weight.split([encoder.output_units, decoder.hidden_size], dim=1)
+        to_context, to_state = own_weight(attention.output_proj).split(
+            [encoder.output_units, decoder.hidden_size], dim=1
+        )
         # The projected state meets the source, (W h) e: so does the state the projected source, h (W^T e)
-        tensors[f"{ATTENTION}.source.weight"] = torch.cat([attention.input_proj.weight.t(), to_context])
+        tensors[f"{ATTENTION}.source.weight"] = torch.cat([own_weight(attention.input_proj).t(), to_context])
         tensors[f"{ATTENTION}.state.weight"] = to_state
     actors = [attention.actor.net] if hasattr(attention, "actor") else []
     for actor in actors:

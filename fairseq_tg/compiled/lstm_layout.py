@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, List, Tuple
 
-from fairseq_tg.compiled.layout import MOST_LAYERS, Layout, Positions
+from fairseq_tg.compiled.layout import MOST_LAYERS, Layout, Part, Positions
 
 ATTENTION = "decoder.attention"
 
@@ -58,6 +58,43 @@ class LSTMLayout(Layout):
             result[f"{ATTENTION}.state"] = (hidden, hidden, False)
         if self.out_embedding != hidden:
             result["decoder.out"] = (self.out_embedding, hidden, True)
+        return result
+
+    def parts(self) -> Dict[str, List[Part]]:
+        hidden, units, encoder_hidden = self.hidden, self.encoder_units, self.encoder_hidden
+        directions = {"forward": "", "backward": "_reverse"} if self.bidirectional else {"forward": ""}
+        result = {}
+        for layer in range(self.layers):
+            gates, inputs = 4 * encoder_hidden, units if layer else self.encoder_embedding
+            result[f"encoder.{layer}.input"] = [
+                Part(
+                    f"encoder.lstm.weight_ih_l{layer}{suffix}_actor",
+                    (gates, inputs),
+                    rows=slice(index * gates, (index + 1) * gates),
+                )
+                for index, suffix in enumerate(directions.values())
+            ]
+            for direction, suffix in directions.items():
+                actor = f"encoder.lstm.weight_hh_l{layer}{suffix}_actor"
+                result[f"encoder.{layer}.{direction}"] = [Part(actor, (gates, encoder_hidden))]
+            at, gates, inputs = f"decoder.layers.{layer}", 4 * hidden, hidden + (0 if layer else self.embedding)
+            result[f"decoder.{layer}.cell"] = [
+                Part(f"{at}.weight_ih_actor", (gates, inputs), columns=slice(inputs)),
+                Part(f"{at}.weight_hh_actor", (gates, hidden), columns=slice(inputs, None)),
+            ]
+        if units != hidden:
+            for name in ("hidden", "cell"):
+                result[f"decoder.start.{name}"] = [Part(f"decoder.encoder_{name}_proj.actor", (hidden, units))]
+        if self.attention:
+            query, answer = (f"{ATTENTION}.{name}_proj.actor" for name in ("input", "output"))
+            both = hidden, units + hidden  # the answer's map is of [e, h]
+            result[f"{ATTENTION}.source"] = [
+                Part(query, (units, hidden), rows=slice(hidden), transposed=True),
+                Part(answer, both, inputs=slice(units), rows=slice(hidden, None)),
+            ]
+            result[f"{ATTENTION}.state"] = [Part(answer, both, inputs=slice(units, None))]
+        if self.out_embedding != hidden:
+            result["decoder.out"] = [Part("decoder.additional_fc.actor", (self.out_embedding, hidden))]
         return result
 
     def once_a_sentence(self) -> Tuple[str, ...]:

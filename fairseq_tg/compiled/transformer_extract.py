@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from fairseq_tg.actors import actor_name
 from fairseq_tg.compiled.actor_extract import put_further_actors
-from fairseq_tg.compiled.layout import ACTED, ACTIVATIONS
+from fairseq_tg.compiled.layout import ACTIVATIONS
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
 from fairseq_tg.compiled.transformer_layout import TransformerLayout
 from fairseq_tg.memory import MappedFiles
-from fairseq_tg.models.site import ActedLinear
+from fairseq_tg.models.maps import own_weight
 
 
 def unsupported(model: Any, by_engine: bool = True) -> Optional[str]:
@@ -72,21 +72,14 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
     tensors: Dict[str, Tensor] = {}
     files = MappedFiles()
 
-    acted: List[str] = []  # matrices that actors changed
-
     def put(name: str, *parts: Tuple[Any, float]) -> None:
         """A matrix of one map, or of several of one input, each times a number."""
         modules = [module for module, _ in parts]
-        own = [module.own_weight if isinstance(module, ActedLinear) else module.weight for module in modules]
+        own = [own_weight(module) for module in modules]
         scales = [scale for _, scale in parts]
         tensors[f"{name}.weight"] = _joined(own, scales)
         if getattr(modules[0], "bias", None) is not None:
             tensors[f"{name}.bias"] = _joined([module.bias for module in modules], scales)
-        if any(isinstance(module, ActedLinear) for module in modules):
-            acted.append(name)
-            with torch.no_grad():
-                tensors[f"{name}{ACTED}.weight"] = _joined([module.weight for module in modules], scales)
-            tensors[f"{name}{ACTED}.bias"] = tensors[f"{name}.bias"]
         if len(parts) > 1:
             for weight in own:
                 files.page_out(weight.data_ptr(), weight.nbytes)
@@ -178,7 +171,6 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
         actor_hidden=actor.hidden_dim if actor else 0,
         actor_rank=actor.rank if actor else 0,
         actor_layers=tuple(actors),
-        acted=tuple(acted),
         **further,
     )
     return layout, tensors

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict, List, Tuple
 
-from fairseq_tg.compiled.layout import ACTIVATIONS, POSITIONS, Layout, Positions
+from fairseq_tg.compiled.layout import ACTIVATIONS, POSITIONS, Layout, Part, Positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +67,30 @@ class TransformerLayout(Layout):
                     result[f"{at}.cross.q"] = (dim, dim, True)
                     result[f"{at}.cross.kv"] = (2 * dim, self.encoder_dim, True)
                     result[f"{at}.cross.out"] = (dim, dim, True)
+        return result
+
+    def parts(self) -> Dict[str, List[Part]]:
+        result = {}
+        for matrix, (rows, columns, _) in self.base_matrices().items():
+            if matrix == "output":
+                continue
+            side, layer, rest = matrix.split(".", 2)
+            sublayer, _, kind = rest.partition(".")
+            attention = {"self": "self_attn", "cross": "encoder_attn"}.get(sublayer)
+            letters = [kind] if kind == "out" else list(kind)  # qkv, q, kv
+            names = [f"{attention}.{letter}_proj" for letter in letters] if attention else [rest]
+            size = rows // len(names)
+            heads = self.encoder_heads if side == "encoder" else self.decoder_heads
+            result[matrix] = [
+                Part(
+                    f"{side}.layers.{layer}.{name}.actor",
+                    (size, columns),
+                    rows=slice(index * size, (index + 1) * size),
+                    # softmax(q K^T / sqrt(d)): the division is done to the weights, once
+                    scale=(size // heads) ** -0.5 if name.endswith(".q_proj") else 1.0,
+                )
+                for index, name in enumerate(names)
+            ]
         return result
 
     def once_a_sentence(self) -> Tuple[str, ...]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.nn.functional as F
 from fairseq.models.fconv import FConvModel
 from torch import Tensor
 
-from fairseq_tg.compiled.fconv_extract import HALF, folded
+from fairseq_tg.compiled.fconv_layout import HALF
 from fairseq_tg.decoding.sessions import Acting, Session, padding_mask, session_for
 from fairseq_tg.models.fconv import TGFConvModel
+from fairseq_tg.models.maps import joined_weight
+
+
+def folded(module: Any) -> Tuple[Tensor, Tensor]:
+    """Weight, with weight norm and what an actor beside it adds, and bias of a layer."""
+    return joined_weight(module), module.bias
 
 
 class _Attention:

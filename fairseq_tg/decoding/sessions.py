@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Optional, Type
 from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
+from fairseq_tg.actors import Actor
 from fairseq_tg.models.site import ActorSite
 
 _SESSIONS: Dict[Type[BaseFairseqModel], Type[Session]] = {}
@@ -71,7 +72,7 @@ class Acting:
 
     def __init__(self, holder: nn.Module, child: str = "actor") -> None:
         site = getattr(holder, child, None)
-        self.net = site.net if isinstance(site, ActorSite) else None
+        self.net = site.net if isinstance(site, ActorSite) and isinstance(site.net, Actor) else None
         self.memory: Optional[Tensor] = None
 
     def __call__(self, state: Tensor, h: Tensor, e: Tensor) -> Tensor:

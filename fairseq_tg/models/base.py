@@ -7,7 +7,7 @@ import os
 from argparse import Namespace
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, Type, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Type, Union
 
 import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -28,7 +28,8 @@ from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_
 from fairseq_tg.loading.one_copy import WithoutWeights, one_copy
 from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.kinds import refuse_kinds
-from fairseq_tg.models.site import ActorSite, Norms
+from fairseq_tg.models.maps import attach_beside
+from fairseq_tg.models.site import ActorSite, Norms, Seam
 
 FAMILY_PREFIX = "tg_"
 #: Models that translate as another does, with the same parameters: this one is only trained otherwise
@@ -56,16 +57,6 @@ def register_family(family: str) -> Callable[[Type[ActorModel]], Type[ActorModel
         return cls
 
     return register
-
-
-class Seam(NamedTuple):
-    """A place for an actor: the module that gets it as its child, and the sizes of h and e there."""
-
-    name: str
-    state_dim: int
-    context_dim: int
-    layer: int  # of the decoder, or of the encoder
-    child: str = "actor"  # or something that ends in _actor: see `split_tensors`
 
 
 @dataclass(frozen=True)
@@ -151,8 +142,9 @@ class ActorModel(BaseFairseqModel):
         raise TypeError(f"{type(self).__name__} does not say where else actors could go")
 
     def map_seams(self) -> Iterator[Seam]:
-        """The places that --actor-sites maps adds: linear maps, which give the state and take the context."""
-        raise UserError(f"--actor-sites maps is for Transformers, the base is a {self.base.family} model: give all")
+        """The places that --actor-sites maps adds: linear maps, which give the state and take the context. All but the
+        output projection, which may be the embeddings, too."""
+        raise TypeError(f"{type(self).__name__} does not say which maps actors could be beside")
 
     def attach(self, seam: Seam, site: ActorSite) -> None:
         """Make `site` the seam's child of its module and let it act there."""
@@ -197,12 +189,12 @@ class ActorModel(BaseFairseqModel):
         if rank < 0:
             raise UserError(f"--actor-site-rank {rank}: give a rank, or 0 for full maps")
         for seam in further:
-            sizes = seam.state_dim, seam.context_dim
-            beside = cfg.actor_sites == "maps"
-            model.attach(
-                seam,
-                ActorSite(MapActor(*sizes[::-1], rank) if beside else build_actor(FURTHER_ACTOR, *sizes, rank=rank)),
-            )
+            if cfg.actor_sites == "maps":
+                beside = ActorSite(MapActor(seam.context_dim, seam.state_dim, rank))
+                attach_beside(model.get_submodule(seam.name), seam.child, beside)
+            else:
+                actor = build_actor(FURTHER_ACTOR, seam.state_dim, seam.context_dim, rank=rank)
+                model.attach(seam, ActorSite(actor))
         if weights is not None:
             model.load_state_dict({**weights, **model.actor_tensors()})
         return model

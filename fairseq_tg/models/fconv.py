@@ -8,8 +8,9 @@ from fairseq.models.fconv import AttentionLayer, FConvDecoder, FConvModel
 from fairseq.modules import LinearizedConvolution
 from torch import Tensor
 
-from fairseq_tg.models.base import ActorModel, Seam, register_family
-from fairseq_tg.models.site import ActorSite, IncrementalState, InputTap, adopt
+from fairseq_tg.models.base import ActorModel, register_family
+from fairseq_tg.models.maps import seams_beside
+from fairseq_tg.models.site import ActorSite, IncrementalState, InputTap, Seam, adopt
 
 
 class ActedAttention(AttentionLayer):
@@ -79,6 +80,16 @@ class TGFConvModel(ActorModel, FConvModel):
     def further_seams(self) -> Iterator[Seam]:
         for index, convolution in enumerate(self.decoder.convolutions):
             yield Seam(f"decoder.convolutions.{index}", convolution.out_channels, convolution.in_channels, index)
+
+    def map_seams(self) -> Iterator[Seam]:
+        for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            last = len(stack.convolutions) - 1
+            yield from seams_beside(stack.fc1, f"{side}.fc1", 0)
+            for name in ("projections", "convolutions", "attention"):
+                for index, part in enumerate(getattr(stack, name, ())):
+                    if part is not None:
+                        yield from seams_beside(part, f"{side}.{name}.{index}", index)
+            yield from seams_beside(stack.fc2, f"{side}.fc2", last)
 
     def attach(self, seam: Seam, site: ActorSite) -> None:
         module = self.get_submodule(seam.name)

@@ -8,8 +8,9 @@ from typing import Any, Iterator, Optional, Tuple
 from fairseq.models.lstm import AttentionLayer, LSTMDecoder, LSTMModel
 from torch import Tensor, nn
 
-from fairseq_tg.models.base import ActorModel, Seam, register_family
-from fairseq_tg.models.site import ActorSite, IncrementalState, InputTap, adopt
+from fairseq_tg.models.base import ActorModel, register_family
+from fairseq_tg.models.maps import seams_beside
+from fairseq_tg.models.site import ActorSite, IncrementalState, InputTap, Seam, adopt
 
 
 class ActedAttention(AttentionLayer):
@@ -75,6 +76,17 @@ class TGLSTMModel(ActorModel, LSTMModel):
     def further_seams(self) -> Iterator[Seam]:
         for index, cell in enumerate(self.decoder.layers):
             yield Seam(f"decoder.layers.{index}", cell.hidden_size, cell.input_size, index)
+
+    def map_seams(self) -> Iterator[Seam]:
+        last = len(self.decoder.layers) - 1
+        for seam in seams_beside(self.encoder.lstm, "encoder.lstm", 0):
+            yield seam._replace(layer=int("".join(filter(str.isdecimal, seam.child))))
+        for index, cell in enumerate(self.decoder.layers):
+            yield from seams_beside(cell, f"decoder.layers.{index}", index)
+        for name in ("encoder_hidden_proj", "encoder_cell_proj", "attention", "additional_fc"):
+            module = getattr(self.decoder, name, None)
+            if module is not None:
+                yield from seams_beside(module, f"decoder.{name}", last)
 
     def attach(self, seam: Seam, site: ActorSite) -> None:
         module = self.get_submodule(seam.name)

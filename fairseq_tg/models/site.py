@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+from typing import Dict, List, NamedTuple, Optional, Type, TypeVar, Union
 
-import torch
 from fairseq import utils
 from fairseq.incremental_decoding_utils import FairseqIncrementalState
 from torch import Tensor, nn
@@ -23,6 +22,16 @@ class Norms(NamedTuple):
     action: Tensor
     state: Tensor
     context: Tensor
+
+
+class Seam(NamedTuple):
+    """A place for an actor: the module that gets it as its child, and the sizes of h and e there."""
+
+    name: str
+    state_dim: int
+    context_dim: int
+    layer: int  # of the decoder, or of the encoder
+    child: str = "actor"  # or something that ends in _actor: see `split_tensors`
 
 
 class ActorSite(FairseqIncrementalState, nn.Module):
@@ -52,38 +61,6 @@ class ActorSite(FairseqIncrementalState, nn.Module):
         if buffer is not None:
             memory = buffer["memory"].index_select(0, new_order)
             utils.set_incremental_state(self, incremental_state, "actor", {"memory": memory})
-
-
-class ActedLinear(nn.Linear):
-    """A linear map of a base with an actor beside it.
-
-    Whoever reads its weights (fairseq's attention does) finds those of both; the base's own are its parameter.
-    """
-
-    actor: ActorSite
-    joined: Optional[Tuple[Tuple[int, ...], Tensor]]  # of what, and the weights of both
-
-    def attach(self, site: ActorSite) -> None:
-        self.actor = site
-        self.joined = None
-
-    @property
-    def own_weight(self) -> Tensor:
-        weight = self._parameters["weight"]
-        assert weight is not None
-        return weight
-
-    @property
-    def weight(self) -> Tensor:  # type: ignore[override]
-        own, net = self.own_weight, self.actor.net
-        assert isinstance(net, MapActor)
-        if torch.is_grad_enabled():
-            self.joined = None
-            return own + net.change()
-        versions = tuple(n for tensor in (own, *net.parameters()) for n in (tensor.data_ptr(), tensor._version))
-        if self.joined is None or self.joined[0] != versions:
-            self.joined = versions, own + net.change()
-        return self.joined[1]
 
 
 class InputTap:

@@ -8,8 +8,9 @@ from fairseq.models.transformer import TransformerModel
 from fairseq.modules.transformer_layer import TransformerDecoderLayerBase
 from torch import Tensor, nn
 
-from fairseq_tg.models.base import ActorModel, Seam, register_family
-from fairseq_tg.models.site import ActedLinear, ActorSite, InputTap, adopt
+from fairseq_tg.models.base import ActorModel, register_family
+from fairseq_tg.models.maps import seams_beside
+from fairseq_tg.models.site import ActorSite, InputTap, Seam, adopt
 
 
 class ActedDecoderLayer(TransformerDecoderLayerBase):
@@ -79,17 +80,9 @@ class TGTransformerModel(ActorModel, TransformerModel):
             yield from (seam._replace(child=child) for child in ("self_actor", "ffn_actor"))
 
     def map_seams(self) -> Iterator[Seam]:
-        """Every linear map of every layer; not the output projection, which may be the embeddings, too."""
         for side, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
             for index, layer in stack.layers.named_children():
-                for name, module in layer.named_modules():
-                    if isinstance(module, nn.Linear) and "actor" not in name:
-                        sizes = module.out_features, module.in_features
-                        yield Seam(f"{side}.layers.{index}.{name}", *sizes, int(index))
+                yield from seams_beside(layer, f"{side}.layers.{index}", int(index))
 
     def attach(self, seam: Seam, site: ActorSite) -> None:
-        module = self.get_submodule(seam.name)
-        if isinstance(module, nn.Linear):
-            adopt(module, ActedLinear).attach(site)
-        else:
-            adopt(module, ActedDecoderLayer).attach(seam.child, site)
+        adopt(self.get_submodule(seam.name), ActedDecoderLayer).attach(seam.child, site)

@@ -86,7 +86,7 @@ def test_tokens_and_scores_are_those_of_fairseq(workspace: Workspace, base: str,
 
 @pytest.mark.parametrize("base", BASES)
 def test_actors_at_all_sites(workspace: Workspace, base: str) -> None:
-    for actor in (ALL_SITES, MAPS) if base.startswith("transformer") else (ALL_SITES,):
+    for actor in (ALL_SITES, MAPS):
         model = build_model(workspace, base, actor)
         for way, beam in (("session", 1), ("engine", 1), ("engine", 4)):
             assert_same(workspace, model, random_batches(workspace.task(), BATCH), way, beam_size=beam)
