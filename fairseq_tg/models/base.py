@@ -28,7 +28,7 @@ from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_
 from fairseq_tg.loading.one_copy import WithoutWeights, one_copy
 from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.kinds import refuse_kinds
-from fairseq_tg.models.maps import attach_beside
+from fairseq_tg.models.maps import attach_beside, joined_once
 from fairseq_tg.models.site import ActorSite, Norms, Seam
 
 FAMILY_PREFIX = "tg_"
@@ -262,12 +262,13 @@ class ActorModel(BaseFairseqModel):
     ) -> Any:
         """fairseq's; with `rows`, R of the B source sentences, one for each of the R rows of the target side."""
         in_encoder = self.actor_sites == "maps"  # else nothing of it is trained
-        with torch.set_grad_enabled(torch.is_grad_enabled() and in_encoder):
-            encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
-            if rows is not None:
-                encoder_out = self.encoder.reorder_encoder_out(encoder_out, rows)
-                src_lengths = src_lengths.index_select(0, rows)
-        return self.decoder(prev_output_tokens, encoder_out=encoder_out, src_lengths=src_lengths, **kwargs)
+        with joined_once(self):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and in_encoder):
+                encoder_out = self.encoder(src_tokens, src_lengths=src_lengths)
+                if rows is not None:
+                    encoder_out = self.encoder.reorder_encoder_out(encoder_out, rows)
+                    src_lengths = src_lengths.index_select(0, rows)
+            return self.decoder(prev_output_tokens, encoder_out=encoder_out, src_lengths=src_lengths, **kwargs)
 
     @contextmanager
     def recorded_norms(self) -> Iterator[List[List[Norms]]]:

@@ -32,7 +32,7 @@ class ActorConfig(FairseqDataclass):
         metadata={
             "help": "where actors act: attention (the paper's places); all: also a small gate behind every other "
             "sublayer of the decoder (self-attention and feed-forward; the convolutions; the LSTM layers); maps: also "
-            "a linear actor beside every linear map in the layers of a Transformer, which costs nothing once compiled"
+            "a linear actor beside every linear map of encoder and decoder, which costs nothing once compiled"
         },
     )
     actor_site_rank: int = field(

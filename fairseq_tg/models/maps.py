@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
 import torch
@@ -37,10 +38,11 @@ class ActedMaps(nn.Module):
     """
 
     joined: Dict[str, Tuple[Tuple[int, ...], Tensor]]  # of what, and the weights of both
+    of_pass: Optional[Dict[str, Tensor]]  # the weights of both in a pass that is under way: see `joined_once`
 
     def attach(self, child: str, site: ActorSite) -> None:
         setattr(self, child, site)
-        self.joined = {}
+        self.joined, self.of_pass = {}, None
 
     def joined_weight(self, name: str) -> Tensor:
         """The weights of the map and of its actor, if it has one."""
@@ -49,7 +51,11 @@ class ActedMaps(nn.Module):
             return own_weight(self, name)
         if torch.is_grad_enabled():
             self.joined = {}
-            return self._join(name, site)
+            if self.of_pass is None:
+                return self._join(name, site)
+            if name not in self.of_pass:
+                self.of_pass[name] = self._join(name, site)
+            return self.of_pass[name]
         versions = tuple(n for tensor in self.parameters() for n in (tensor.data_ptr(), tensor._version))
         if name not in self.joined or self.joined[name][0] != versions:
             self.joined[name] = versions, self._join(name, site)
@@ -111,6 +117,19 @@ class ActedLSTM(ActedMaps, nn.LSTM):
             return super().forward(input, hx)
         finally:
             self._flat_weights = own
+
+
+@contextmanager
+def joined_once(model: nn.Module) -> Iterator[None]:
+    """Join weights once in a pass with gradients, however often they are read: a cell reads them at every step."""
+    acted = [module for module in model.modules() if isinstance(module, ActedMaps)]
+    for module in acted:
+        module.of_pass = {}
+    try:
+        yield
+    finally:
+        for module in acted:
+            module.of_pass = None
 
 
 _ACTED: Dict[Type[nn.Module], Type[ActedMaps]] = {

@@ -19,7 +19,7 @@ from fairseq_tg.compiled.extract import extract
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.compiled.pictures import as_svg, as_terminal, attended_words
 from fairseq_tg.differences import differing_words
-from tests.conftest import Workspace, stir
+from tests.conftest import FAMILIES, Workspace, stir
 
 SOURCE, TARGET = [5, 9, 7, 4, 2], [6, 11, 4, 9, 2]
 
@@ -80,10 +80,11 @@ def test_subwords_are_put_together() -> None:
     assert [("ja, 你好 don't!"[a:b]) for a, b in units("ja, 你好 don't!")] == ["ja", ",", "你", "好", "don't", "!"]
 
 
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("sites", ["attention", "all", "maps"])
-def test_without_its_actors_a_model_is_its_base(workspace: Workspace, sites: str) -> None:
-    engine = Engine(*extract(stir(workspace.actor_model("transformer", actor_sites=sites), 2.0)))
-    base = Engine(*extract(workspace.base_model("transformer")))
+def test_without_its_actors_a_model_is_its_base(workspace: Workspace, sites: str, family: str) -> None:
+    engine = Engine(*extract(stir(workspace.actor_model(family, actor_sites=sites), 2.0)))
+    base = Engine(*extract(workspace.base_model(family)))
     sources = [SOURCE, [4, 2], [8, 8, 6, 2]]
     for beam in (1, 4):
         ours = engine.search(sources, [9] * 3, SearchSettings(beam=beam, actors=False))
