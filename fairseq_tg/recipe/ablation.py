@@ -81,7 +81,7 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
             get_objective(cell.corpus["objective"])  # one that cannot be had is found now
     out = Path(recipe.out)
     base, model, task = open_base(recipe)
-    check(recipe, task, family=base.family)
+    check(recipe, task)
     recipe = with_objective(recipe, model, task)
     subset = read_subset(task, recipe.subset, model, recipe.text)
     if subset.references is None:

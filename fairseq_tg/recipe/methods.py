@@ -106,7 +106,7 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
     checkpoint = train(
         training, data, recipe.base, base, directory, task, digest, recipe.workers, updates, recipe.text, more=more
     )
-    refined = replace(recipe, training=usual).refined(base.family)
+    refined = replace(recipe, training=usual).refined()
     if name != "tg" or refined is None:
         return checkpoint
     directory = directory.with_name(f"{directory.name}-refined")

@@ -24,33 +24,18 @@ USUAL: Dict[str, Any] = {
     "lr": 1e-3,
     "epochs": 5,
     "base_dropout": True,
-    "refine": "none",
 }
 #: Bases of more parameters are given actors beside their maps of a rank, which take less memory to train
 LARGE, LARGE_RANK = 100_000_000, 64
-OF_FAMILY: Dict[str, Dict[str, Any]] = {
-    family: {
-        "actor_rank": 64,
-        "actor_sites": "all",
-        "actor_site_rank": 32,
-        "lr": 5e-3,
-        "epochs": 3,
-        "base_dropout": False,
-        "refine": "actor_risk",
-    }
-    for family in ("fconv", "lstm")
-}
-
-
-def best_of(family: str) -> Dict[str, Any]:
-    return {**USUAL, **OF_FAMILY.get(family, {})}
+OF_FAMILY: Dict[str, Dict[str, Any]] = {family: {"base_dropout": False} for family in ("fconv", "lstm")}
 
 
 def _by_family(name: str) -> str:
     def said(value: Any) -> str:
         return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
-    return ", ".join([f"default: {said(USUAL[name])}", *(f"{said(of[name])} for {f}" for f, of in OF_FAMILY.items())])
+    others = (f"{said(best[name])} for {family}" for family, best in OF_FAMILY.items() if name in best)
+    return ", ".join([f"default: {said(USUAL[name])}", *others])
 
 
 @dataclass(frozen=True)
@@ -65,7 +50,7 @@ class Training:
     )
     actor_sites: Optional[str] = option(
         "where actors act: at the attention (the paper's places); all: also behind the decoder's other sublayers; "
-        f"maps: also beside every linear map of a Transformer's layers ({_by_family('actor_sites')})",
+        f"maps: also beside every linear map of encoder and decoder ({_by_family('actor_sites')})",
         None,
         choices=("attention", "all", "maps"),
     )
@@ -110,7 +95,7 @@ class Training:
 
     def of_family(self, family: str) -> Training:
         """With what was not given, as it is best for a family of bases."""
-        best = {name: value for name, value in best_of(family).items() if name != "refine"}
+        best = {**USUAL, **OF_FAMILY.get(family, {})}
         return replace(self, **{name: value for name, value in best.items() if getattr(self, name) is None})
 
 
@@ -118,10 +103,8 @@ class Training:
 class Refinement:
     """The second training, of the actors that the first gave, on whole lists."""
 
-    refine: Optional[str] = option(
-        f"what actors then learn from whole lists; none: no second training ({_by_family('refine')})",
-        None,
-        choices=("none", *LIST_CRITERIA),
+    refine: str = option(
+        "what actors then learn from whole lists; none: no second training", "none", choices=("none", *LIST_CRITERIA)
     )
     refine_hypotheses: int = option("of a list, as --hypotheses", 5)
     refine_lr: float = option("its learning rate at its highest", 1e-3, range=(0, 1))
@@ -164,15 +147,14 @@ class Recipe:
         default_factory=Refinement, metadata={"help": "a second training, on whole k-best lists, that goes on from it"}
     )
 
-    def refined(self, family: str) -> Optional[Training]:
-        """The second training of a family's actors; none for what learns from lists, or if there is to be none."""
+    def refined(self) -> Optional[Training]:
+        """The second training; none for what learns from lists, or if there is to be none."""
         second = self.refinement
-        criterion = second.refine or best_of(family)["refine"]
-        if criterion == "none" or self.training.criterion in LIST_CRITERIA or self.beam < 2:
+        if second.refine == "none" or self.training.criterion in LIST_CRITERIA or self.beam < 2:
             return None
         return replace(
             self.training,
-            criterion=criterion,
+            criterion=second.refine,
             hypotheses=min(second.refine_hypotheses, self.beam),
             lr=second.refine_lr,
             max_tokens=second.refine_max_tokens,

@@ -24,7 +24,7 @@ from fairseq_tg.recipe.training import BEST, train
 
 def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path) -> Path:
     """Do what is not done of all trainings; gives the best one's checkpoint, OUT/actor/checkpoint_best.pt."""
-    refined = recipe.refined(base.family)
+    refined = recipe.refined()
     corpus, checkpoint = out / "pseudo-bin", None
     done: List[Tuple[float, Path]] = []
     several = recipe.rounds > 1 or refined is not None

@@ -34,9 +34,9 @@ def run(recipe: Recipe) -> List[Path]:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     recipe = replace(recipe, training=recipe.training.of_size(parameters))
     subsets, out = recipe.subset.split(","), Path(recipe.out)
-    check(recipe, task, subsets, record.family)
+    check(recipe, task, subsets)
     recipe = with_objective(recipe, model, task)
-    refined = recipe.refined(record.family)
+    refined = recipe.refined()
     if refined is not None and not knows_lists(task, refined.criterion):
         print(f"no second training: {refined.criterion} does not know these language symbols")
         recipe = replace(recipe, refinement=replace(recipe.refinement, refine="none"))
@@ -103,14 +103,14 @@ def knows_lists(task: Any, criterion: str) -> bool:
     return not task.marks or (one_pair and criterion != "actor_preference")
 
 
-def check(recipe: Recipe, task: Any, splits: Sequence[str] = (), family: str = "") -> None:
+def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
     if recipe.objective != AUTO:
         get_objective(recipe.objective)
     get_selection(recipe.selection)
     ACTORS[recipe.training.actor]
     check_hypotheses(recipe.training, recipe.beam)
-    refined = recipe.refined(family)
+    refined = recipe.refined()
     if refined is not None:
         check_hypotheses(refined, recipe.beam, "--refine-hypotheses")
     if source_flags(recipe.training, recipe.text) and task.marks:

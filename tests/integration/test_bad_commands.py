@@ -62,7 +62,7 @@ CASES = {
     f"run {RECIPE} --selection best": "unknown selection 'best': --selection takes one of",
     f"run {RECIPE} --actor gates": "unknown actor 'gates': --actor takes one of",
     f"run {RECIPE} --criterion actor_risk --beam 5": "actor_risk with 8 hypotheses of lists of 5 (--beam): give --hyp",
-    f"run {RECIPE} --refine-hypotheses 1": "actor_risk with 1 hypotheses of lists of 35 (--beam): give --refine-hyp",
+    f"run {RECIPE} --refine actor_risk --refine-hypotheses 1": "actor_risk with 1 hypotheses of lists of 35",
     f"run {RECIPE} --seed -1": "--seed",
     f"run {RECIPE} --subset test,test": "--subset test,test has a name twice",
     f"run {RECIPE} --subset dev": "there is no split 'dev'",

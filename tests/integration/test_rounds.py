@@ -73,7 +73,7 @@ def test_the_best_round_is_kept(workspace, tmp_path, capsys):
     recipe = Recipe(
         **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "training": training},
         **{"beam": 3, "workers": 1, "rounds": 2, "objective": "sbleu+1"},
-        refinement=Refinement(refine_hypotheses=3),
+        refinement=Refinement(refine="actor_risk", refine_hypotheses=3),
     )
     _, task = load_model(recipe.base, recipe.data)
     record, _ = read_base(recipe.base)
