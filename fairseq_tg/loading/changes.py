@@ -6,6 +6,7 @@
 | ``checkpoint_utils.load_model_ensemble_and_task`` | a ``--path`` that is missing or does not fit ends in one line |
 | ``checkpoint_utils.torch_persistent_save`` | checkpoints are written whole or not at all; a full disk is one line |
 | ``PathManager.copy`` | so are its copies under other names |
+| ``utils.move_to_cpu`` | a half-precision base is saved as it is |
 | ``torch.load`` in the modules of `_READERS` | files that a checkpoint names are data too |
 | ``tarfile`` in ``file_utils`` | archives that the hub unpacks stay in their directory |
 | ``FastaDataset._build_index`` | names of data files are no shell commands |
@@ -25,12 +26,12 @@ from types import SimpleNamespace
 from typing import Any, Callable, List
 
 import torch
-from fairseq import checkpoint_utils, file_utils
+from fairseq import checkpoint_utils, file_utils, utils
 from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.file_io import PathManager
 from fairseq.models.bart import BARTModel
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from torch import nn
+from torch import Tensor, nn
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
@@ -90,6 +91,15 @@ def _copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
     return True
 
 
+def _move_to_cpu(sample: Any) -> Any:
+    """fairseq's, which makes float32 of half precision, also where there is nothing to move: of a frozen base, say."""
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor if tensor.device.type == "cpu" else _fairseq_move_to_cpu(tensor)
+
+    return utils.apply_to_sample(move, sample)
+
+
 class _Archive(tarfile.TarFile):
     """An archive of files and directories, none of which leaves the directory that it is unpacked in."""
 
@@ -129,6 +139,7 @@ def _remove_fast_path() -> None:
 _fairseq_save, _fairseq_copy = checkpoint_utils.torch_persistent_save, PathManager.copy
 checkpoint_utils.torch_persistent_save = _save_whole
 PathManager.copy = staticmethod(_copy_whole)
+_fairseq_move_to_cpu, utils.move_to_cpu = utils.move_to_cpu, _move_to_cpu
 checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
 checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_model_ensemble_and_task)
 file_utils.tarfile = SimpleNamespace(open=_Archive.open)

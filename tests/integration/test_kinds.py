@@ -10,6 +10,7 @@ from fairseq import checkpoint_utils
 
 from fairseq_tg.criterions.adaptive import adaptive_log_probs
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from tests.conftest import BASES, IN_PROCESS, TRAIN_BASE, Workspace, hypotheses, run, run_tg, sample
 
 KINDS = {
@@ -106,3 +107,23 @@ def test_models_in_parts_are_refused_by_name(workspace, options, message, tmp_pa
     with pytest.raises(UserError, match=message):
         Workspace(workspace.data, {"transformer": str(tmp_path / "parts.pt")}).train("transformer", tmp_path / "tg")
     assert not (tmp_path / "tg").exists()
+
+
+@pytest.mark.parametrize("kind", ["transformer", "lstm", "fconv"])
+def test_a_half_precision_base_stays_as_it_is(workspace, kind, tmp_path):
+    """Saved, gone on with, exported and translated with; fairseq would save it in single precision."""
+    base, file = str(tmp_path / "half.pt"), f"{tmp_path}/a.safetensors"
+    state = torch.load(workspace.bases[kind])
+    state["model"] = {name: tensor.half() for name, tensor in state["model"].items()}
+    torch.save(state, base)
+    half = Workspace(workspace.data, {kind: base})
+    half.train(kind, tmp_path / "tg", "--lr", "0.1", "--max-update", "6")
+    tg = half.train(kind, tmp_path / "tg", "--lr", "0.1", "--max-epoch", "2", "--max-update", "12")
+    saved, actors = split_tensors(load_checkpoint(tg)["model"])
+    assert fingerprint(saved) == fingerprint(load_checkpoint(base)["model"])
+    assert {tensor.dtype for tensor in actors.values()} == {torch.float32}
+    run_tg("actor", "export", tg, file)
+    expected = half.generate(tg, "--beam", "2")
+    assert hypotheses(half.generate(base, "--beam", "2", "--actor-weights", file)) == hypotheses(expected)
+    assert hypotheses(half.generate(tg, "--beam", "2", "--no-fast-search")) == hypotheses(expected)
+    run_tg("compile", tg, tmp_path / "model.tg", "--no-subword")
