@@ -244,11 +244,13 @@ class ActorModel(BaseFairseqModel):
     def train(self, mode: bool = True) -> ActorModel:
         """Switch to training; the base stays in evaluation mode unless its dropout is asked for."""
         super().train(mode)
-        if mode and not self.base_dropout:
+        if mode:
             actors = {module for site in self.sites() for module in site.modules()}
             for module in self.modules():
+                # Weights alone have no dropout: fairseq's --quant-noise-pq would write over them, again and again.
+                still = not self.base_dropout or isinstance(module, (nn.Linear, nn.Embedding))
                 # Modules with `need_attn` ask their mode only whether to work out attention weights for the user.
-                if module is not self and module not in actors and not hasattr(module, "need_attn"):
+                if still and module is not self and module not in actors and not hasattr(module, "need_attn"):
                     module.training = False
         return self
 

@@ -17,6 +17,7 @@ KINDS = {
     "transformer_adaptive": f"""{BASES["transformer"]} --adaptive-softmax-cutoff 8 --criterion adaptive_loss
         --ddp-backend legacy_ddp""",
     "transformer_checkpointed": f"{BASES['transformer']} --checkpoint-activations",
+    "transformer_noisy": f"{BASES['transformer']} --quant-noise-pq 0.3 --quant-noise-pq-block-size 4",
     "transformer_align": BASES["transformer"].replace("--arch transformer", "--arch transformer_align"),
 }
 
@@ -52,6 +53,16 @@ def test_actors_on_other_kinds(kinds, kind, tmp_path):
     assert scores[0] != scores[1]
     built = kinds.generate(base, "--beam", "3", "--kbest-dir", tmp_path / "corpus")
     assert "complete, 30 pairs of 30 source sentences" in built
+
+
+@torch.no_grad()
+def test_dropout_of_a_base_leaves_its_weights_alone(kinds):
+    """fairseq's --quant-noise-pq writes what it leaves out into the weights."""
+    model, batch = kinds.actor_model("transformer_noisy", base_dropout=True), sample(kinds.task())
+    before = {name: tensor.clone() for name, tensor in model.named_parameters()}
+    outputs = [model.train()(**batch["net_input"])[0] for _ in range(2)]
+    assert not torch.equal(*outputs)  # dropout is on
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.named_parameters())
 
 
 def test_an_adaptive_softmax_is_fairseqs(kinds):
