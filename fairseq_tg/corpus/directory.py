@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from fairseq_tg.corpus.blocks import BlockStore
 from fairseq_tg.corpus.pairs import Pair
@@ -126,8 +126,11 @@ class CorpusDirectory:
                 path.unlink(missing_ok=True)
 
 
-def check_training_split(data: str) -> None:
-    """Refuse to train on a corpus of ours that is not finished, or not what it was when it was."""
+def check_training_split(data: str, pairs: Sequence[Tuple[str, str]] = ()) -> None:
+    """Refuse to train on a corpus of ours that is not finished, or not what it was when it was, or of other pairs.
+
+    (fairseq takes the files of a pair for those of the other direction, too: it would learn to translate hypotheses.)
+    """
     path = Path(data) / MANIFEST
     if not path.is_file() or '"recipe"' not in path.read_text(errors="replace"):
         return  # any other data directory
@@ -135,6 +138,11 @@ def check_training_split(data: str) -> None:
     if not corpus.complete:
         raise UserError(f"the corpus in '{data}' is not complete: see fairseq-tg corpus status {data}")
     corpus.check_files("train.")
+    manifest = corpus.manifest
+    built = [str(pair) for pair in recorded_pairs(manifest["recipe"])] if manifest and pairs else []
+    for pair in map("-".join, pairs):
+        if pair not in built:
+            raise UserError(f"the corpus in '{data}' is of {','.join(built)}, not of {pair}: build one of that pair")
 
 
 def _check_manifest(manifest: Dict[str, Any]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from argparse import Namespace
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Type, Union
 
 import torch
@@ -66,6 +67,7 @@ class Base:
     options: Dict[str, Any]
     namespace: bool  # whether fairseq built it from an argparse namespace (else from a config)
     fingerprint: str
+    symbols: str = ""  # the digest of its dictionaries; records of before have none
 
     @property
     def family(self) -> str:
@@ -172,7 +174,7 @@ class ActorModel(BaseFairseqModel):
             model = cls.base_class.build_model(base.build_options(), task)
         model.__class__ = cls  # see `adopt`: built by fairseq's own code, extended by ours
         assert isinstance(model, ActorModel)
-        model.base = base
+        model.base = base if base.symbols else replace(base, symbols=model.digest_symbols())
         model.base_dropout = cfg.base_dropout
         model.actor_sites = cfg.actor_sites
         model.base_tensors = {}
@@ -303,6 +305,11 @@ class ActorModel(BaseFairseqModel):
     ) -> Any:
         base, actors = split_tensors(state_dict)
         self._check_dictionaries(base)
+        if self.digest_symbols() != self.base.symbols:
+            raise UserError(
+                "the model was trained with other dictionaries: these are as large, but of other symbols or in another "
+                "order; give the data directory, languages and files of dictionaries that it was trained with"
+            )
         found = fingerprint(base)
         if found != self.base.fingerprint:
             raise UserError(other_base(self.base.fingerprint, found))
@@ -326,6 +333,11 @@ class ActorModel(BaseFairseqModel):
             for name, tensor in base.items()
         }
         return result
+
+    def digest_symbols(self) -> str:
+        """A hash of what the numbers of tokens stand for, on both sides."""
+        sides = [list(module.dictionary.symbols) for module in (self.encoder, self.decoder)]
+        return hashlib.sha256(json.dumps(sides).encode()).hexdigest()
 
     def _check_dictionaries(self, base: Mapping[str, Tensor]) -> None:
         for side, module in (("source", self.encoder), ("target", self.decoder)):

@@ -122,6 +122,18 @@ class TGTask(ListTask):
     def add_args(cls, parser: Any) -> None:
         gen_parser_from_dataclass(parser, getattr(cls, "__dataclass")())
 
+    @classmethod
+    def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
+        if (cfg.source_lang is None) != (cfg.target_lang is None):  # fairseq would replace both by what it finds
+            raise UserError("one of --source-lang and --target-lang is missing: give both, or neither")
+        try:
+            return super().setup_task(cfg, **kwargs)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"there is no '{error.filename}': give languages whose dictionaries are in '{cfg.data}', or files that "
+                "are there"
+            ) from None
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._corpus_run: Optional[CorpusRun] = None
@@ -139,7 +151,7 @@ class TGTask(ListTask):
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         if split == self.cfg.train_subset and not self.cfg.kbest_dir and not self.cfg.kbest_lists:
             paths = split_paths(self.cfg.data)
-            check_training_split(paths[(epoch - 1) % len(paths)])
+            check_training_split(paths[(epoch - 1) % len(paths)], self.pairs)
         try:
             super().load_dataset(split, epoch, combine, **kwargs)
         except FileNotFoundError as error:

@@ -19,7 +19,7 @@ from fairseq_tg.loading.one_copy import one_copy
 from fairseq_tg.models import bart, fconv, lstm, presets, transformer  # noqa: F401 (registers what checkpoints name)
 from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translation  # noqa: F401
 from fairseq_tg.tasks.layer import TGTaskOptions
-from fairseq_tg.tasks.marks import MARKING, TG, as_typed, recorded_langs
+from fairseq_tg.tasks.marks import MARKING, TG, as_typed, recorded_langs, split_pairs
 from fairseq_tg.tasks.validation import ScoringOptions
 
 #: Options of a task that name files of their own
@@ -90,8 +90,12 @@ def _marking_options(task: str, recorded: Mapping[str, Any], given: Mapping[str,
     for name in ("left_pad_source", "left_pad_target"):
         options.pop(name, None)  # of batches, and no matter here
     options["langs"] = recorded_langs(recorded)  # they number the symbols, whatever pairs are given
+    if options["langs"] or {"langs", "lang_dict"} & given.keys():
+        options["lang_dict"] = None
     if {"langs", "lang_dict"} & given.keys():
-        options.update(langs=None, lang_dict=None)  # in place of either
+        options["langs"] = None
+    if {"encoder_langtok", "decoder_langtok"} & given.keys():
+        options["langtoks"] = None  # which would go before them
     options.update(given)
     options.update(_pair(given))
     for name in FILES:
@@ -112,15 +116,11 @@ def _pair(given: Mapping[str, Any]) -> Dict[str, Any]:
     sides = [given.get(side) for side in SIDES]
     if any(sides) and not all(sides):
         raise UserError("one of --source-lang and --target-lang is missing: give both")
-    pairs = given.get("lang_pairs", "").split(",") if not all(sides) else [f"{sides[0]}-{sides[1]}"]
-    if all(sides) and given.get("lang_pairs", pairs[0]) != pairs[0]:
+    typed = "-".join(filter(None, sides)) or given.get("lang_pairs")
+    if given.get("lang_pairs", typed) != typed:
         raise UserError("give --source-lang and --target-lang for one pair, or --lang-pairs for several, not both")
-    for pair in filter(None, pairs):
-        if pair.count("-") != 1:
-            raise UserError(f"--lang-pairs {','.join(pairs)}: give pairs of languages, as de-en,en-de")
-    if len(pairs) != 1 or not pairs[0]:
-        return {}
-    return {**dict(zip(SIDES, pairs[0].split("-"))), "lang_pairs": pairs[0]}
+    pairs = split_pairs(typed) if typed else []
+    return {**dict(zip(SIDES, pairs[0])), "lang_pairs": typed} if len(pairs) == 1 else {}
 
 
 def _flag(name: str) -> str:

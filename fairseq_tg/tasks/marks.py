@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import os
 from argparse import Namespace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -137,12 +140,25 @@ class MarkedTask(FairseqTask):
             )
         if theirs != self.parent:
             return
-        for option, here in self.mark_options().items():
-            there = recorded_langs(recorded) if option == "langs" else as_typed(recorded.get(option, here))
-            if option == "langtoks" or (option == "langs" and there is None):
-                continue  # fairseq's record has been filled in from the others; or is in a file that need not be here
-            if there != here and (there or here):
-                raise UserError(_disagreement(f"--{option.replace('_', '-')}", there, here))
+        options = self.mark_options()
+        there = {name: as_typed(recorded.get(name, value)) for name, value in options.items()}
+        if "langs" in options:  # not known where they are in a file that is not here
+            there["langs"] = recorded_langs(recorded) or options["langs"]
+        there = _as_placed(there)
+        for option, here in _as_placed(options).items():
+            if there[option] != here and (there[option] or here):
+                raise UserError(_disagreement(f"--{option.replace('_', '-')}", there[option], here))
+
+
+def _as_placed(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """Options with the places of symbols in one way: --langtoks goes before the others, and fairseq's record of it is
+    filled in from them."""
+    given = ast.literal_eval(options.get("langtoks") or "{}")
+    placed = {name: value for name, value in options.items() if name != "langtoks"}
+    if "main" in given:
+        source, target = given["main"]
+        placed.update(encoder_langtok=source, decoder_langtok=True if target == "tgt" else target or False)
+    return placed
 
 
 def _disagreement(flag: str, there: Any, here: Any) -> str:
@@ -162,17 +178,30 @@ def flags_of(options: Mapping[str, Any]) -> List[str]:
     return flags
 
 
+def split_pairs(typed: str) -> List[Tuple[str, str]]:
+    """The pairs of --lang-pairs."""
+    pairs = [pair.split("-") for pair in typed.split(",")]
+    if not all(len(pair) == 2 and all(pair) for pair in pairs):
+        raise UserError(f"--lang-pairs {typed}: give pairs of languages, as de-en,en-de")
+    return [(source, target) for source, target in pairs]
+
+
 def as_typed(value: Any) -> Any:
     """What was typed for a value that fairseq's parser made: its own checkpoints have the latter."""
     if isinstance(value, (list, tuple)) or OmegaConf.is_list(value):
         return ",".join(map(str, value))
+    if OmegaConf.is_dict(value):
+        value = OmegaConf.to_container(value)
     return repr(value) if isinstance(value, dict) else value
 
 
 def recorded_langs(recorded: Mapping[str, Any]) -> Optional[str]:
-    """The languages that a checkpoint's task numbered its symbols by, if it says so itself."""
-    langs, pairs = as_typed(recorded.get("langs")), as_typed(recorded.get("lang_pairs"))
-    if langs is None and recorded.get("lang_dict") is None and pairs and "-" in pairs:
+    """The languages that a checkpoint's task numbered its symbols by, if it says so or names a file that is there."""
+    langs, pairs, file = (as_typed(recorded.get(name)) for name in ("langs", "lang_pairs", "lang_dict"))
+    if file and os.path.isfile(file):
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        return ",".join(line.strip() for line in lines if line.strip())
+    if langs is None and file is None and pairs and "-" in pairs:
         return ",".join(sorted({lang for pair in pairs.split(",") for lang in pair.split("-")}))  # as fairseq does
     return langs
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from fairseq.data import indexed_dataset
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
@@ -17,7 +18,7 @@ from fairseq_tg.compiled.languages import PLACES
 from fairseq_tg.corpus.pairs import PairsDataset
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
-from fairseq_tg.tasks.marks import TG, flags_of
+from fairseq_tg.tasks.marks import TG, flags_of, split_pairs
 from fairseq_tg.tasks.parsed import config_of, namespace_of
 from fairseq_tg.tasks.validation import Scoring, ScoringOptions
 
@@ -49,6 +50,11 @@ class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
     def _scoring(self) -> Scoring:
         return Scoring(self)
 
+    def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        if not self.has_sharded_data(split):
+            self.datasets.pop(split, None)  # of one that is there and in one piece, the parent does not know the shard
+        super().load_dataset(split, epoch, combine, **kwargs)
+
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.eval_bleu:
@@ -77,6 +83,15 @@ class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
         return super(TranslationMultiSimpleEpochTask, self).build_generator(models, args, seq_gen_cls, extra)
 
 
+def _record(cfg: Any, values: Dict[str, Any]) -> None:
+    """Have the checkpoints of this run record what is in files, which need not be there later."""
+    command = cfg._get_parent()  # whose own task fairseq saves, and gives a copy of
+    for config in [cfg] if command is None else [cfg, command.task]:
+        with open_dict(config):
+            for name, value in values.items():
+                config[name] = value
+
+
 @register_task("tg_translation_multi_simple_epoch", dataclass=TGTranslationMultiSimpleEpochConfig)
 class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
     """Translation from any to any of a model's languages; --kbest-dir builds a corpus of all --lang-pairs."""
@@ -85,16 +100,18 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> TGTranslationMultiSimpleEpochTask:
-        if (cfg.source_lang is None) != (cfg.target_lang is None):
-            raise UserError("one of --source-lang and --target-lang is missing: give both, or none to train")
-        if cfg.lang_pairs is None and cfg.source_lang is not None:
+        if cfg.lang_pairs is None and None not in (cfg.source_lang, cfg.target_lang):
             with open_dict(cfg):
                 cfg.lang_pairs = f"{cfg.source_lang}-{cfg.target_lang}"
         args = namespace_of(TranslationMultiSimpleEpochTask, cls.parent, cfg, INHERITED)
+        said = {"data": args.data, "lang_pairs": args.lang_pairs}  # or what is in a file of that name
+        if args.lang_pairs is not None:
+            split_pairs(args.lang_pairs)
         try:
             task = super().setup_task(args, **kwargs)
-        except (ValueError, FileNotFoundError) as error:  # languages that are not known, files that are not there
+        except (ValueError, AssertionError) as error:  # languages that are not known, or that differ in dictionaries
             raise UserError(f"{error}: see --lang-pairs, --langs, --lang-dict and --fixed-dictionary") from None
+        _record(cfg, {**said, "langs": ",".join(task.langs), "lang_dict": None})
         task.cfg = cfg
         return task
 
@@ -156,6 +173,17 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
         options = {name: self.cfg[name] for name in MARK_OPTIONS}
         # A fixed dictionary has the symbols, whatever languages are listed; else they are added in the list's order
         return options if self.cfg.fixed_dictionary else {**options, "langs": ",".join(self.langs)}
+
+    def check_trained_with(self, recorded: Mapping[str, Any]) -> None:
+        super().check_trained_with(recorded)
+        path = recorded.get("fixed_dictionary")
+        if path and path != self.cfg.fixed_dictionary and os.path.isfile(path):
+            theirs = self.load_dictionary(path).symbols
+            if theirs != self.target_dictionary.symbols[: len(theirs)]:
+                raise UserError(
+                    f"the checkpoint was trained with --fixed-dictionary {path}, which has other symbols than the "
+                    "dictionary here, or in another order: give the same"
+                )
 
     # Data
 

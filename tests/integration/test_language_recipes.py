@@ -98,7 +98,7 @@ BAD = [
     ("run", ["--source-lang", "zz", "--target-lang", "en"], "zz-en contains languages that are not in"),
     ("run", [*PAIR, "--langs", "en,bb,aa"], "trained with --langs aa,bb,en, and here it is en,bb,aa: give the same"),
     ("run", [*PAIR, "--encoder-langtok", "tgt"], "trained with --encoder-langtok src, and here it is tgt"),
-    ("run", [*PAIR, "--lang-dict", "none.txt"], "No such file or directory: 'none.txt'"),
+    ("run", [*PAIR, "--lang-dict", "none.txt"], "there is no 'none.txt'"),
     ("run", [*PAIR, "--task", "tg_translation"], "use --task tg_translation_multi_simple_epoch, or leave it out"),
     ("run", [*PAIR, "--criterion", "actor_preference"], "actor_preference does not know these language symbols"),
     ("run", ["--lang-pairs", "aa-en,en-bb", "--criterion", "actor_risk"], "does not know these language symbols"),
