@@ -115,8 +115,9 @@ def _search(searched: Searched, int8: bool) -> Search:
         return engines[0]
 
     def submit(engine: Engine, ids: List[int]) -> None:
-        sources = [searched.sources[i].tolist() for i in ids]
-        most = engine.layout.target_positions - 1
+        pad, most = engine.layout.pad, engine.layout.target_positions - 1
+        # Someone may have typed a symbol for padding, which is no word
+        sources = [[token for token in searched.sources[i].tolist() if token != pad] for i in ids]
         limits = [min(int(generation.max_len_a * len(source) + generation.max_len_b), most) for source in sources]
         if settings.min_length > min(limits):
             raise UserError(

@@ -9,6 +9,7 @@
 | ``utils.move_to_cpu`` | a half-precision base is saved as it is |
 | ``torch.load`` in the modules of `_READERS` | files that a checkpoint names are data too |
 | ``tarfile`` in ``file_utils`` | archives that the hub unpacks stay in their directory |
+| ``LanguagePairDataset`` | two sides of different length end in one line |
 | ``FastaDataset._build_index`` | names of data files are no shell commands |
 | ``BARTModel.set_beam_size`` | it would have attention leave out sources, in trainings and other searches, too |
 | encoder layers of fairseq 0.12.2 | both generations have the same models: see `_remove_fast_path` |
@@ -27,6 +28,7 @@ from typing import Any, Callable, List
 
 import torch
 from fairseq import checkpoint_utils, file_utils, utils
+from fairseq.data import LanguagePairDataset
 from fairseq.data.fasta_dataset import FastaDataset
 from fairseq.file_io import PathManager
 from fairseq.models.bart import BARTModel
@@ -100,6 +102,28 @@ def _move_to_cpu(sample: Any) -> Any:
     return utils.apply_to_sample(move, sample)
 
 
+def _check_sides(build: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(build)
+    def init(
+        self: Any,
+        src: Any,
+        src_sizes: Any,
+        src_dict: Any,
+        tgt: Any = None,
+        tgt_sizes: Any = None,
+        *args: Any,
+        **kw: Any,
+    ) -> None:
+        if tgt_sizes is not None and len(src_sizes) != len(tgt_sizes):
+            raise UserError(
+                f"a split has {len(src_sizes)} sentences on the source side and {len(tgt_sizes)} on the target side: "
+                "binarize it again, from two files with as many lines"
+            )
+        build(self, src, src_sizes, src_dict, tgt, tgt_sizes, *args, **kw)
+
+    return init
+
+
 class _Archive(tarfile.TarFile):
     """An archive of files and directories, none of which leaves the directory that it is unpacked in."""
 
@@ -143,6 +167,7 @@ _fairseq_move_to_cpu, utils.move_to_cpu = utils.move_to_cpu, _move_to_cpu
 checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
 checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_model_ensemble_and_task)
 file_utils.tarfile = SimpleNamespace(open=_Archive.open)
+LanguagePairDataset.__init__ = _check_sides(LanguagePairDataset.__init__)
 _build_index = FastaDataset._build_index
 FastaDataset._build_index = lambda self, path: _build_index(self, shlex.quote(path))
 BARTModel.set_beam_size = lambda self, beam: None  # what a generator of fairseq's asks for; it only saves time

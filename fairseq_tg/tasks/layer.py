@@ -4,7 +4,7 @@
 import os
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -113,6 +113,20 @@ class TGTaskOptions(ListOptions):
     )
 
 
+def without_typed_padding(sample: Dict[str, Any], pad: int) -> Dict[str, Any]:
+    """A batch with padding at one edge only, and no more than it needs.
+
+    All else someone typed, which is no word: fairseq's LSTM breaks off there, and its convolutions see a gap.
+    """
+    source = sample["net_input"]["src_tokens"]  # B x S
+    words = source.ne(pad)
+    left = bool(words[:, -1].all())
+    order = (words if left else ~words).int().argsort(dim=1, stable=True)
+    longest = int(words.sum(dim=1).max())
+    moved = source.gather(1, order[:, -longest:] if left else order[:, :longest])
+    return {**sample, "net_input": {**sample["net_input"], "src_tokens": moved}}
+
+
 class TGTask(ListTask):
     """The layer: translation with a model and actors, where no sentence is lost; comes before the parent task."""
 
@@ -217,6 +231,12 @@ class TGTask(ListTask):
         if not self.cfg.no_fast_search and not more and is_plain(models, greedy_args, **kwargs):
             kwargs["seq_gen_cls"] = FastGenerator
         return self._corpus_run.generator(generator, super().build_generator(models, greedy_args, *more, **kwargs))
+
+    def inference_step(
+        self, generator: Any, models: List[Any], sample: Dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        sample = without_typed_padding(sample, self.source_dictionary.pad())
+        return super().inference_step(generator, models, sample, *args, **kwargs)
 
     def reduce_metrics(self, logging_outputs: List[Any], criterion: Any) -> None:
         log_bleu(logging_outputs)

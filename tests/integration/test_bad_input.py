@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairseq_tg.errors import UserError
-from tests.conftest import USER_DIR, run, run_process, run_tg, write_corpus
+from tests.conftest import USER_DIR, Workspace, run, run_process, run_tg, write_corpus
 
 
 class Evil:
@@ -105,6 +105,31 @@ def test_another_dictionary(workspace, other_data, tmp_path):
         run("fairseq-generate", other_data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", tg)
 
 
+def test_another_order_of_a_dictionary(workspace, tmp_path):
+    """Of as many words: each would stand for another."""
+    tg, data = workspace.train("transformer", tmp_path / "tg", "--max-update", "1"), tmp_path / "bin"
+    shutil.copytree(workspace.data, data)
+    lines = (data / "dict.yy.txt").read_text().splitlines()
+    for side in ("xx", "yy"):
+        (data / f"dict.{side}.txt").write_text("\n".join([*lines[1:], lines[0], ""]))
+    with pytest.raises(UserError, match="the model was trained with other dictionaries: these are as large"):
+        run("fairseq-generate", data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", tg)
+
+
+def test_sides_of_different_length(workspace, tmp_path):
+    write_corpus(tmp_path, {"train": 20, "valid": 5})
+    with open(tmp_path / "valid.xx", "a") as source:
+        print("w1 w2", file=source)
+    flags = ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid", "--workers", "1"]
+    flags += ["--srcdict", f"{workspace.data}/dict.xx.txt", "--tgtdict", f"{workspace.data}/dict.yy.txt"]
+    run("fairseq-preprocess", "-s", "xx", "-t", "yy", *flags, "--destdir", tmp_path / "bin")
+    message = "6 sentences on the source side and 5 on the target side: binarize it again"
+    with pytest.raises(UserError, match=message):
+        Workspace(str(tmp_path / "bin"), workspace.bases).train("transformer", tmp_path / "tg")
+    with pytest.raises(UserError, match=message):
+        Workspace(str(tmp_path / "bin"), workspace.bases).generate(workspace.bases["transformer"])
+
+
 def test_resuming_with_another_actor_or_base(workspace, tmp_path):
     workspace.train("transformer", tmp_path, "--max-update", "1")
     with pytest.raises(UserError, match="the checkpoint's actors have other shapes"):
@@ -128,6 +153,8 @@ def test_translating(workspace, files):
         ([f"{files}/cut.pt"], f"'{files}/cut.pt' is no fairseq checkpoint"),
         ([f"{files}/evil.pt"], f"'{files}/evil.pt' is refused"),
         ([base, "--gen-subset", "dev"], f"there is no split 'dev' in '{workspace.data}': give one that is there"),
+        ([base, "-s", "xx", "-t", "zz"], f"there is no '{workspace.data}/dict.zz.txt': give languages whose"),
+        ([base, "-s", "yy"], "one of --source-lang and --target-lang is missing: give both, or neither"),
         ([base, "--actor-weights", f"{files}/none"], f"no actor file at '{files}/none'"),
         ([base, "--actor-weights", f"{files}/text.pt"], f"'{files}/text.pt' is no actor file"),
         (

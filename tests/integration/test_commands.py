@@ -250,6 +250,23 @@ def test_lstm_presets(workspace, tmp_path, arch, rnn, word):
     assert tensors["decoder.embed_tokens.weight"].shape[1] == word
 
 
+@pytest.mark.parametrize("base", FAMILIES)
+def test_padding_that_someone_typed_is_left_out(workspace, tmp_path, base):
+    """In every engine, as in compiled models; whatever is in the same batch."""
+    sentences = ["w1 w2 w5 w7", "w3", "w8 w0 w4 w2 w6"]
+    typed = ["w1 <pad> w2 w5 <pad> <pad> w7", "<pad> w3", "w8 w0 w4 w2 w6 <pad>"]
+    found, slow = [], ["--no-fast-search"]
+    for lines, flags in ((sentences, []), (typed, []), (typed, slow), (typed, [*slow, "--buffer-size", "3"])):
+        (tmp_path / "input").write_text("\n".join([*lines, ""]))
+        printed = run(
+            *("fairseq-interactive", workspace.data, "--user-dir", USER_DIR, "--task", "tg_translation", *IN_PROCESS),
+            *("--path", workspace.bases[base], "--input", tmp_path / "input", "--beam", "3", "--max-len-b", "20"),
+            *flags,
+        )
+        found.append(hypotheses(printed))
+    assert found[1:] == [found[0]] * 3 and len(found[0]) == 3
+
+
 def test_user_dir(tmp_path):
     done = run_process("python", "-m", "fairseq_tg", cwd=tmp_path)
     assert done.stdout.strip() == USER_DIR
