@@ -111,6 +111,11 @@ class Base:
             raise UserError(f"{path} has actors already: give the checkpoint of a model without")
         options = vars(config) if isinstance(config, Namespace) else OmegaConf.to_container(config, resolve=True)
         assert isinstance(options, dict)
+        if options.get("quant_noise_scalar") or (options.get("quant_noise") or {}).get("scalar"):
+            raise UserError(
+                f"'{path}' was trained with --quant-noise-scalar, so that fairseq rounds its weights where it "
+                "translates: actors would meet others; give a base without"
+            )
         try:
             options = json.loads(json.dumps(options))
         except TypeError as error:

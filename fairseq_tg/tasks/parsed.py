@@ -56,4 +56,8 @@ def namespace_of(task: Type[FairseqTask], name: str, config: Any, inherited: Map
             words += action.option_strings[-1:] if value else []
         elif value is not None:
             words.append(f"{action.option_strings[-1]}={value}" if action.option_strings else str(value))
-    return argparse.Namespace(**{option: config[option] for option in inherited}, **vars(parser.parse_args(words)))
+    try:
+        parsed = vars(parser.parse_args(words))
+    except (NameError, SyntaxError) as error:  # of what fairseq evaluates: --langtoks and its kin
+        raise UserError(f"an option of --task {name} is no Python dictionary: {error}") from None
+    return argparse.Namespace(**{option: config[option] for option in inherited}, **parsed)

@@ -55,6 +55,15 @@ def test_actors_on_other_kinds(kinds, kind, tmp_path):
     assert "complete, 30 pairs of 30 source sentences" in built
 
 
+def test_rounded_weights_are_refused_by_name(workspace, tmp_path):
+    """fairseq translates with them in 8 bits, of a base alone; a fresh actor would change something."""
+    state = torch.load(workspace.bases["transformer"])
+    state["cfg"]["model"].quant_noise_scalar = 0.5
+    checkpoint_utils.torch_persistent_save(state, str(tmp_path / "rounded.pt"))
+    with pytest.raises(UserError, match="was trained with --quant-noise-scalar"):
+        Workspace(workspace.data, {"transformer": str(tmp_path / "rounded.pt")}).train("transformer", tmp_path / "tg")
+
+
 @torch.no_grad()
 def test_dropout_of_a_base_leaves_its_weights_alone(kinds):
     """fairseq's --quant-noise-pq writes what it leaves out into the weights."""

@@ -348,6 +348,7 @@ BAD = [
         ["-s", "aa", "-t", "en", "--langtoks", "{'main': ('src', None)}"],
         "trained with --decoder-langtok, and this command is not so: add it",
     ),
+    ("m2m", ["--langtoks", "main"], "is no Python dictionary: name 'main' is not defined"),
     ("m2m", ["--lang-pairs", "aa_en"], "--lang-pairs aa_en: give pairs of languages, as de-en,en-de"),
     ("m2m", ["-s", "aa", "-t", "en", "--lang-pairs", "aa_en"], "--lang-pairs aa_en: give pairs of languages"),
     ("mbart25", ["-s", "aa"], "one of --source-lang and --target-lang is missing: give both, or neither"),
