@@ -22,12 +22,12 @@ USUAL: Dict[str, Any] = {
     "actor_sites": "maps",
     "actor_site_rank": 0,
     "lr": 1e-3,
-    "epochs": 5,
+    "epochs": 3,
     "base_dropout": True,
 }
 #: Bases of more parameters are given actors beside their maps of a rank, which take less memory to train
 LARGE, LARGE_RANK = 100_000_000, 64
-OF_FAMILY: Dict[str, Dict[str, Any]] = {family: {"base_dropout": False} for family in ("fconv", "lstm")}
+OF_FAMILY: Dict[str, Dict[str, Any]] = {family: {"lr": 3e-3, "base_dropout": False} for family in ("fconv", "lstm")}
 
 
 def _by_family(name: str) -> str:
@@ -133,7 +133,9 @@ class Recipe:
         "greedy translations of valid are, so that actors put their length right",
         AUTO,
     )
-    selection: str = option("what is chosen of a k-best list", "top1")
+    selection: str = option(
+        "what is learned of a k-best list; comb: its best translation, and the reference beside it", "comb"
+    )
     engine: Optional[str] = option(
         "what searches, as --kbest-engine", None, choices=("native", "native_int8", "fairseq", "ctranslate2")
     )

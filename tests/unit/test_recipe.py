@@ -167,7 +167,7 @@ def test_the_cells_of_the_papers_ablations() -> None:
 
 def test_what_is_not_given_is_best_for_the_family() -> None:
     usual, convolutions = (Training().of_family(family) for family in ("transformer", "fconv"))
-    assert usual == replace(convolutions, base_dropout=True) != convolutions
+    assert usual == replace(convolutions, lr=usual.lr, base_dropout=True) != convolutions
     given = Training(actor_rank=8, actor_sites="all", actor_site_rank=3, lr=0.5, epochs=2, base_dropout=True)
     assert given.of_family("fconv") == given.of_size(10**9) == given
     assert usual.actor_site_rank == 0 and Training().of_size(10**7) == Training()
