@@ -22,7 +22,8 @@ def build_corpus(
         model: a checkpoint to search with, instead of the base.
         changes: options of the build that are not the recipe's.
     """
-    settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": recipe.selection}
+    selection = recipe.selections()[0]
+    settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": selection}
     flags: List[str] = [recipe.data, *task.task_flags(), "--path", model or recipe.base, "--gen-subset", "train"]
     for name, value in {**settings, **changes, "kbest_dir": directory}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]

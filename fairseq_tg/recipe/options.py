@@ -10,8 +10,10 @@ from fairseq_tg.arguments import option
 from fairseq_tg.languages import LANGUAGES, LanguageOptions
 from fairseq_tg.subwords import WordOptions
 
-#: The objective that follows from the length of the base's translations
+#: The objective that follows from the length of the base's translations; the selection that validation data choose
 AUTO = "auto"
+#: What is tried of the latter: the paper's, and with the references beside them, which a base may have learned by heart
+TRIED = ("top1", "comb")
 #: Criteria that learn from k-best lists
 LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
 
@@ -22,7 +24,7 @@ USUAL: Dict[str, Any] = {
     "actor_sites": "maps",
     "actor_site_rank": 0,
     "lr": 1e-3,
-    "epochs": 3,
+    "epochs": 5,
     "base_dropout": True,
 }
 #: Bases of more parameters are given actors beside their maps of a rank, which take less memory to train
@@ -134,7 +136,9 @@ class Recipe:
         AUTO,
     )
     selection: str = option(
-        "what is learned of a k-best list; comb: its best translation, and the reference beside it", "comb"
+        "what is learned of a k-best list, as in a corpus build; auto: a training on top1 and one on comb (also the "
+        "references), of which the better by greedy BLEU on valid is kept",
+        AUTO,
     )
     engine: Optional[str] = option(
         "what searches, as --kbest-engine", None, choices=("native", "native_int8", "fairseq", "ctranslate2")
@@ -148,6 +152,16 @@ class Recipe:
     refinement: Refinement = field(
         default_factory=Refinement, metadata={"help": "a second training, on whole k-best lists, that goes on from it"}
     )
+
+    def selections(self) -> Tuple[str, ...]:
+        """What to train on, each by itself."""
+        on_lists = self.training.criterion in LIST_CRITERIA  # which have the best of a list themselves
+        return (self.selection,) if self.selection != AUTO else TRIED[:1] if on_lists else TRIED
+
+    def training_on(self, selection: str) -> Training:
+        """The training; on a corpus with the references, which is twice as large, in fewer epochs."""
+        epochs = self.training.epochs
+        return replace(self.training, epochs=3) if epochs is None and selection == "comb" else self.training
 
     def refined(self) -> Optional[Training]:
         """The second training; none for what learns from lists, or if there is to be none."""
@@ -173,6 +187,7 @@ class Ablation(Recipe):
 
     rounds: int = 1  # is not varied
     kind: str = option("what is varied", choices=KINDS, positional=True)
+    selection: str = option("what is learned of a k-best list", TRIED[0])
     out: str = option("directory; the same as for `run` shares its corpus")
     subset: str = option("split to score", "valid")
     hidden: Tuple[int, ...] = option("sizes of the actors that have one; 0 is the state's", (0,), nargs="*")

@@ -19,7 +19,7 @@ from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.models.base import ActorModel, Base, read_base
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.lengths import with_objective
-from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, Recipe
+from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, TRIED, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import check_hypotheses, source_flags
@@ -36,6 +36,8 @@ def run(recipe: Recipe) -> List[Path]:
     subsets, out = recipe.subset.split(","), Path(recipe.out)
     check(recipe, task, subsets)
     recipe = with_objective(recipe, model, task)
+    if task.marks and recipe.selection == AUTO:  # of which nothing else was tried
+        recipe = replace(recipe, selection=TRIED[0])
     refined = recipe.refined()
     if refined is not None and not knows_lists(task, refined.criterion):
         print(f"no second training: {refined.criterion} does not know these language symbols")
@@ -107,7 +109,8 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
     if recipe.objective != AUTO:
         get_objective(recipe.objective)
-    get_selection(recipe.selection)
+    for selection in recipe.selections():
+        get_selection(selection)
     ACTORS[recipe.training.actor]
     check_hypotheses(recipe.training, recipe.beam)
     refined = recipe.refined()

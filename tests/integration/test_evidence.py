@@ -64,6 +64,17 @@ def test_run_ends_with_the_report(recipe):
         assert any(line.startswith(f"{row} ") for line in printed.splitlines())
 
 
+def test_validation_data_choose_whether_references_are_learned_from(recipe):
+    out, _, printed = recipe
+    found = {name: out / name / "actor" / "checkpoint_best.pt" for name in ("top1", "comb")}
+    scores = {name: load_checkpoint(str(path))["extra_state"]["best"] for name, path in found.items()}
+    best = max(scores, key=scores.__getitem__)
+    assert f"the best is {best}" in printed
+    assert (out / "actor" / "checkpoint_best.pt").read_bytes() == found[best].read_bytes()
+    sizes = [json.loads((out / f"pseudo-{name}" / "manifest.json").read_text())["counts"] for name in ("bin", "comb")]
+    assert sizes[1]["pairs"] == 2 * sizes[0]["pairs"]
+
+
 def test_run_again_does_nothing_again(recipe):
     out, flags, printed = recipe
     files = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
@@ -113,7 +124,7 @@ def test_a_training_that_was_interrupted_knows_its_settings(workspace, data, rec
     program = Path(sys.executable).parent / "fairseq-tg"
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "preexec_fn": heed_interrupts}
     with subprocess.Popen([program, *map(str, flags)], **output) as process:
-        while not (tmp_path / "first" / "actor" / "checkpoint_last.pt").exists() and process.poll() is None:
+        while not (tmp_path / "top1" / "actor" / "checkpoint_last.pt").exists() and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         process.communicate()
@@ -122,7 +133,7 @@ def test_a_training_that_was_interrupted_knows_its_settings(workspace, data, rec
         with pytest.raises(UserError, match=rf"was begun with other settings .*{change[0][2:].replace('-', '_')}"):
             run_tg(*flags, *change)
     run_tg(*flags)
-    for training in ("first", "round-1"):
+    for training in ("top1", "comb"):
         last = Path(training) / "actor" / "checkpoint_last.pt"
         ended = [load_checkpoint(str(path / last))["model"] for path in (done, tmp_path)]
         assert fingerprint(ended[0]) == fingerprint(ended[1])
@@ -141,7 +152,7 @@ def test_data_in_the_other_direction_with_two_validation_sets(workspace, data, t
     printed = run_tg("run", *flags)
     assert printed.splitlines()[-1] == str(tmp_path / "out" / "report" / "report.html")
     assert "greedy translations of valid, valid1 have" in printed
-    log = (tmp_path / "out" / "first" / "actor" / "output.log").read_text()
+    log = (tmp_path / "out" / "top1" / "actor" / "output.log").read_text()
     assert re.findall(r"(valid1?) (xx-yy) (\d+) examples", log) == [("valid", "xx-yy", "30"), ("valid1", "xx-yy", "12")]
     for path in reversed_.glob("valid1.*"):
         shutil.copy(path.with_name(path.name.replace("valid1", "one")), path)

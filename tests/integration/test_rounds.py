@@ -72,7 +72,7 @@ def test_the_best_round_is_kept(workspace, tmp_path, capsys):
     training = Training(epochs=1, max_tokens=400, lr=0.02)
     recipe = Recipe(
         **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "training": training},
-        **{"beam": 3, "workers": 1, "rounds": 2, "objective": "sbleu+1"},
+        **{"beam": 3, "workers": 1, "rounds": 2, "objective": "sbleu+1", "selection": "top1"},
         refinement=Refinement(refine="actor_risk", refine_hypotheses=3),
     )
     _, task = load_model(recipe.base, recipe.data)
