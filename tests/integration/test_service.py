@@ -229,16 +229,16 @@ def test_a_full_service_refuses_before_it_reads_and_goes_on_on_the_same_connecti
         for thread in busy:
             thread.start()
         try:
-            refused, parsed = (
-                next(answer for answer in (ask(connection, **headers) for _ in range(1000)) if answer[0] == 503)
-                for connection, headers in ((one, {}), (other, {"Origin": "https://a.example"}))
-            )
+            answers = (ask(one) for _ in range(1000))
+            # uvicorn, which this one did not reach, says the date (as where the queue is full only after a first look)
+            refused = next(answer for answer in answers if answer[0] == 503 and "date" not in answer[2])
+            answers = (ask(other, Origin="https://a.example") for _ in range(1000))
+            parsed = next(answer for answer in answers if answer[0] == 503)
         finally:
             free.set()
             for thread in busy:
                 thread.join()
         assert json.loads(refused[1]) == json.loads(parsed[1])
-        # uvicorn, which the first did not reach, says the date
         assert refused[2].keys() == parsed[2].keys() - {"date"} and "date" in parsed[2]
         assert int(refused[2]["retry-after"]) >= 1
         assert ask(one)[:2] == ask(other)[:2] == right[:2]

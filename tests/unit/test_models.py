@@ -47,7 +47,7 @@ def incremental_logits(model, batch, reorder=None):
 
 def acting(workspace, base, shape):
     """A model whose actors do something; less at many places, where an LSTM would make much of the last digit."""
-    strength = {"all": 0.5, "maps": 0.2}.get(shape.get("actor_sites"), 1.0)
+    strength = {"all": 0.5, "maps": 0.05}.get(shape.get("actor_sites"), 1.0)
     return stir(workspace.actor_model(base, **shape), strength).eval()
 
 
