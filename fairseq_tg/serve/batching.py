@@ -23,8 +23,10 @@ from fairseq_tg.serve.refusals import Refusal
 
 #: Sentences looked at for a batch, in batches: more of them are of more equal length
 WINDOW = 4
-#: Fewer are not shared out among idle threads
+#: Fewer are not shared out among threads
 LEAST_SHARE = 8
+#: What is left of the most that was lately under way whenever a batch begins: clients between two requests count, too
+REMEMBERED = 0.95
 #: How often the patience begins anew because another sentence came: clients that had their answers together come back
 #: one after another
 ANEW = 5
@@ -65,6 +67,8 @@ class Batcher:
     options: Batching
     observe: Callable[[int, float], None] = lambda size, seconds: None  # of each batch
     waiting: int = 0  # what sentences cost that no thread has taken
+    _taken: int = 0  # and those that threads are at work on
+    _load: float = 0.0  # both, at their most lately
     _orders: OrderedDict[int, Order] = field(
         default_factory=OrderedDict
     )  # with waiting sentences, longest not served first
@@ -118,17 +122,28 @@ class Batcher:
             oldest = next(iter(self._orders.values()))
             loop = asyncio.get_running_loop()
             ready = min(self._newest, oldest.since + (ANEW - 1) * self._patience) + self._patience
-            if loop.time() < ready and self.waiting < self.options.batch_size * oldest.work.cost:
+            size = self._size(oldest.work.cost)
+            if loop.time() < ready and self.waiting < size * oldest.work.cost:
                 if self._timer is None:
                     self._timer = loop.call_at(ready, self._patience_is_over)
                 return
-            self._start(oldest.work, self._take(oldest))
+            self._load *= REMEMBERED
+            self._start(oldest.work, self._take(oldest, size))
+
+    def _size(self, cost: int) -> int:
+        """Of the next batch: a part of all that is under way, one for every thread, and one that is on its way.
+
+        While a batch's clients are answered and ask again, its thread has that part to go on with.
+        """
+        self._load = max(self._load, self.waiting + self._taken)
+        parts = self.options.threads + 1 if self._taken else self._idle
+        return min(self.options.batch_size, max(math.ceil(self._load / cost / parts), LEAST_SHARE))
 
     def _patience_is_over(self) -> None:
         self._timer = None
         self._dispatch()
 
-    def _take(self, oldest: Order) -> List[Tuple[Order, int]]:
+    def _take(self, oldest: Order, size: int) -> List[Tuple[Order, int]]:
         """The next batch: the oldest order's shortest sentence, and others of about its length.
 
         Orders give a sentence in turn, so that a long document leaves room for everyone's.
@@ -143,7 +158,6 @@ class Batcher:
             depth += 1
             alike = [order for order in alike if len(order.waiting) >= depth]
         first = found[0]
-        size = min(self.options.batch_size, max(math.ceil(len(found) / self._idle), LEAST_SHARE))
         found.sort(key=lambda item: len(item[0].sentences[item[1]]))
         at = found.index(first)
         start = max(0, min(at - size // 2, len(found) - size))
@@ -155,6 +169,7 @@ class Batcher:
             else:
                 self._orders.pop(id(order), None)
         self.waiting -= len(batch) * oldest.work.cost
+        self._taken += len(batch) * oldest.work.cost
         return batch
 
     def _start(self, work: Work, batch: List[Tuple[Order, int]]) -> None:
@@ -167,6 +182,7 @@ class Batcher:
         self, work: Work, batch: List[Tuple[Order, int]], done: asyncio.Future[Tuple[List[Any], float]]
     ) -> None:
         self._idle += 1
+        self._taken -= len(batch) * work.cost
         error = None if done.cancelled() else done.exception()
         if error is None and not done.cancelled():
             results, seconds = done.result()
