@@ -1,8 +1,9 @@
-"""The format of actor files: safetensors with JSON metadata. For readers with torch and for those without."""
+"""What actors are called, and the format of their files: safetensors with JSON metadata. With torch and without."""
 
 from __future__ import annotations
 
 import os
+import re
 from typing import Any, Dict, Tuple
 
 from safetensors import SafetensorError, safe_open
@@ -11,6 +12,14 @@ from fairseq_tg.files import parse_json
 
 METADATA_KEY = "fairseq_tg"  # one key, because safetensors does not keep the order of several
 FORMAT = 1
+#: The form of the actors that --actor-sites all adds
+FURTHER_ACTOR = "gate"
+_OF_ACTOR = re.compile(r"(^|[._])actor(\.|$)")
+
+
+def is_of_actor(name: str) -> bool:
+    """Whether a module or tensor of a tg model is below a child called `actor` or `..._actor`."""
+    return _OF_ACTOR.search(name) is not None
 
 
 class ActorFileError(ValueError):

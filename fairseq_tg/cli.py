@@ -156,7 +156,10 @@ def _explain(options: ExplainOptions) -> None:
     from fairseq_tg.compiled.translator import Translator
 
     try:
-        explanation = explain(Translator.load(options.model), " ".join(options.text.split()))
+        translator = Translator.load(
+            options.model, source_lang=options.source_lang, target_lang=options.target_lang
+        )
+        explanation = explain(translator, " ".join(options.text.split()))
     except (ValueError, RuntimeError) as error:
         raise UserError(str(error)) from None
     if options.svg:

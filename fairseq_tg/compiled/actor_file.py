@@ -32,6 +32,8 @@ NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
 }
 
 
+#: Families that are compiled as another
+COMPILED_AS = {"bart": "transformer"}
 #: In the names of actors beside maps
 ACTION = ".net.action."
 
@@ -46,7 +48,7 @@ def put_on(path: str, base: CompiledModel) -> Tuple[Layout, Tensors]:
             f"'{path}' is damaged: its weights have not the fingerprint they were written with; export it again"
         )
     family = str(metadata.get("arch")).removeprefix("tg_")
-    if family != base.layout.family:
+    if COMPILED_AS.get(family, family) != base.layout.family:
         raise ActorFileError(f"the actors of '{path}' are for a {family} model, the base is a {base.layout.family}")
     if metadata.get("base_fingerprint") != base.base_fingerprint:
         raise ActorFileError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import FrozenSet, List, Optional, Sequence
+from typing import FrozenSet, List, Mapping, Optional
 
 from fairseq_tg.compiled.model_file import TextOptions
 
@@ -21,9 +21,13 @@ class Marks:
 
 
 def find_marks(
-    text: TextOptions, symbols: Sequence[str], source_lang: Optional[str] = None, target_lang: Optional[str] = None
+    text: TextOptions, numbers: Mapping[str, int], source_lang: Optional[str] = None, target_lang: Optional[str] = None
 ) -> Marks:
-    """The marks of a pair; the model's own, if it is not said. Raises ValueError in one sentence."""
+    """The marks of a pair; the model's own, if it is not said. Raises ValueError in one sentence.
+
+    Args:
+        numbers: the target's token ids, by symbol.
+    """
     pair = {"src": source_lang or text.source_lang, "tgt": target_lang or text.target_lang}
     if not text.languages:
         for given, own in ((source_lang, text.source_lang), (target_lang, text.target_lang)):
@@ -36,7 +40,6 @@ def find_marks(
             raise ValueError(f"a model of many languages: give --source-lang and --target-lang, of {text.languages}")
         if language not in languages:
             raise ValueError(f"this model does not know '{language}': it has {text.languages}")
-    numbers = {symbol: index for index, symbol in enumerate(symbols)}
     try:
         marks = {language: numbers[text.language_symbol.replace("{}", language)] for language in languages}
     except KeyError as error:

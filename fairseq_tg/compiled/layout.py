@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import ClassVar, Dict, List, NamedTuple, Tuple
 
+from fairseq_tg.actor_format import FURTHER_ACTOR
+
 Shape = Tuple[int, ...]
 
 MOST, MOST_LAYERS, MOST_POSITIONS = 2**24, 1000, 2**17  # beyond any model, and within what memory bears
@@ -17,7 +19,6 @@ MOST_TABLE = 2**27  # numbers of a table that is not in the file
 ACTIVATIONS = ("relu", "gelu", "tanh", "linear")  # in the engine's order
 ACTORS = ("", "gate", "ff", "ff2", "rnn", "linear")  # likewise
 FAMILIES = ("transformer", "lstm", "fconv")  # likewise
-FURTHER_ACTOR = "gate"  # what --actor-sites all adds
 ACTED = ".acted"  # ends the name of a matrix that is in the place of another where actors act
 POSITIONS = ("sinusoidal", "learned", "none")
 

@@ -69,3 +69,5 @@ class ExplainOptions:
     text: str = option("a sentence", positional=True, metavar="TEXT")
     json: bool = option("print JSON", False)
     svg: Optional[str] = option("write the picture to this file", None)
+    source_lang: Optional[str] = option("of a model of many languages: what the sentence is in", None)
+    target_lang: Optional[str] = option("and what to translate it into", None)

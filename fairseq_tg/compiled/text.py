@@ -16,7 +16,16 @@ class TextError(ValueError):
 
 def text_functions(options: TextOptions, model: bytes) -> Tuple[Function, Function]:
     """encode: a line to symbols with spaces between them; decode: the way back."""
-    segment, join = _SUBWORDS[options.subword](model)
+    return with_tokenizer(options, *subword_functions(options, model))
+
+
+def subword_functions(options: TextOptions, model: bytes) -> Tuple[Function, Function]:
+    """The part of both that is the same in all languages."""
+    return _SUBWORDS[options.subword](model)
+
+
+def with_tokenizer(options: TextOptions, segment: Function, join: Function) -> Tuple[Function, Function]:
+    """Both with the tokenizers of a pair of languages."""
     if options.tokenizer == "none":
         return segment, join
     tokenize, detokenize = _moses(options)

@@ -15,7 +15,7 @@ from fairseq_tg.compiled.engine import Engine, Found, SearchSettings, Traced
 from fairseq_tg.compiled.languages import Marks, find_marks
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.options import SearchOptions
-from fairseq_tg.compiled.text import text_functions
+from fairseq_tg.compiled.text import subword_functions, with_tokenizer
 
 MOST_THREADS = 1024
 
@@ -82,9 +82,10 @@ class Translator:
         for name, path in (actors or {}).items():
             layout, tensors = actor_file.put_on(path, model)
             self._actors[name] = Engine(layout, tensors, base=self._engine)
-        self._text, self._subword_model = model.text, model.subword_model
+        self._text, self._subwords = model.text, subword_functions(model.text, model.subword_model)
         self._source = {symbol: index for index, symbol in enumerate(model.source_symbols)}
         self._source_symbols, self._target = model.source_symbols, model.target_symbols
+        self._numbers = {symbol: index for index, symbol in enumerate(self._target)} if model.text.languages else {}
         self._set_languages(source_lang, target_lang)
         self._max_len_a, self._max_len_b = max_len_a, max_len_b
         self._min_len, self._unk_penalty = min_len, unk_penalty
@@ -93,11 +94,11 @@ class Translator:
         self._pool = ThreadPoolExecutor(threads)  # starts none before there is something to do
 
     def _set_languages(self, source_lang: Optional[str], target_lang: Optional[str]) -> None:
-        self._marks = find_marks(self._text, self._target, source_lang, target_lang)
+        self._marks = find_marks(self._text, self._numbers, source_lang, target_lang)
         self._hidden = frozenset((0, self.layout.pad, self.layout.eos)) | self._marks.hidden  # 0 is fairseq's bos
         pair = {"source_lang": source_lang, "target_lang": target_lang}
         text = replace(self._text, **{name: lang for name, lang in pair.items() if lang})
-        self._encode, self._decode = text_functions(text, self._subword_model)
+        self._encode, self._decode = with_tokenizer(text, *self._subwords)
 
     def of_pair(self, source_lang: str, target_lang: str) -> Translator:
         """A translator between two other languages of this model, with the same weights in memory."""

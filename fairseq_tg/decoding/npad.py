@@ -45,15 +45,19 @@ class NPADGenerator(FastGenerator):
             for name in ("src_tokens", "src_lengths")
         }
         limit = min(int(self.max_len_a * inputs["src_tokens"].size(1) + self.max_len_b), self.max_len - 1)
-        tokens = self._run_chains(inputs, limit, self.eos if bos_token is None else bos_token)
-        found = self._score(inputs, tokens)
+        first = self.eos if bos_token is None else bos_token
+        prefix = None if prefix_tokens is None else prefix_tokens.repeat_interleave(self.chains, dim=0)
+        tokens = self._run_chains(inputs, limit, first, prefix)
+        found = self._score(inputs, tokens, first)
         best = []
         for first in range(0, len(found), self.chains):
             chains = [self._finished(item, inputs["src_tokens"].device) for item in found[first : first + self.chains]]
             best.append([max(chains, key=lambda chain: chain["score"])])  # of equal ones the first: that without noise
         return best
 
-    def _run_chains(self, inputs: Dict[str, Tensor], limit: int, first: int) -> List[List[int]]:
+    def _run_chains(
+        self, inputs: Dict[str, Tensor], limit: int, first: int, prefix: Optional[Tensor]
+    ) -> List[List[int]]:
         """What every chain gives, its end of sentence included."""
         assert self.session is not None
         session = self.session(self.translator, inputs, limit + 1)
@@ -63,7 +67,7 @@ class NPADGenerator(FastGenerator):
         ended = torch.zeros(rows, dtype=torch.bool)
         for step in range(limit + 1):
             session.noise = self.noise_before(step, rows)
-            last, _ = self._choose(session.step(last), step, limit, None)
+            last, _ = self._choose(session.step(last), step, limit, prefix)
             chosen.append(last)
             ended |= last.eq(self.eos)
             if ended.all():
@@ -76,14 +80,14 @@ class NPADGenerator(FastGenerator):
         deviation = torch.arange(rows).remainder(self.chains).gt(0).unsqueeze(1) * (self.noise / (step + 1))
         return lambda state: state + deviation * torch.randn(state.shape, generator=self.chance, dtype=state.dtype)
 
-    def _score(self, inputs: Dict[str, Tensor], chains: List[List[int]]) -> List[Greedy]:
-        """The log-probabilities of all tokens of all chains, by the model without noise."""
+    def _score(self, inputs: Dict[str, Tensor], chains: List[List[int]], first: int) -> List[Greedy]:
+        """The log-probabilities of all tokens of all chains, which begin after `first`, by the model without noise."""
         longest = max(map(len, chains))
         targets = torch.full((len(chains), longest), self.pad)
         for row, tokens in enumerate(chains):
             targets[row, : len(tokens)] = torch.tensor(tokens)
         previous = targets.roll(1, dims=1)
-        previous[:, 0] = self.eos
+        previous[:, 0] = first
         output = self.translator(**inputs, prev_output_tokens=previous)
         log_probs = self.translator.get_normalized_probs(output, log_probs=True)
         picked = log_probs.gather(2, targets.unsqueeze(2)).squeeze(2).tolist()

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, ListConfig
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
+from fairseq_tg.actor_format import is_of_actor
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.arrays import ARRAYS
 from fairseq_tg.loading.data_only import allow, is_archive, load_data, read_data_only_in
@@ -38,7 +39,6 @@ EVALUATED_OPTIONS = {
     *("xformers_att_config", "encoder_xformers_att_config", "decoder_xformers_att_config"),
     *("vggblock_enc_config", "transformer_enc_config", "transformer_dec_config", "conv_dec_config"),
     *("transformer_context", "transformer_sampling"),
-    *("langtoks", "extra_data", "extra_lang_pairs", "sampling_weights"),
     *("adam_betas", "adamax_betas", "adafactor_eps", "lamb_betas"),
     # by the parsers of flags, which a base's options are made into for `cont.`
     *("encoder_glu", "decoder_glu", "encoder_kernel_size_list", "decoder_kernel_size_list", "weight_softmax"),
@@ -48,7 +48,6 @@ EVALUATED_OPTIONS = {
 #: Tensors that only models of fairseq 0.12.2 have: see `changes`
 COPIES = tuple(f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias"))
 _EXTRA = re.compile(rf"encoder\.layers\.\d+\.({'|'.join(COPIES)})|(en|de)coder\.embed_positions\._float_tensor")
-_OF_ACTOR = re.compile(r"(^|[._])actor(\.|$)")
 _ARITHMETIC = (
     *(ast.Expression, ast.List, ast.Tuple, ast.Dict, ast.Constant, ast.BinOp, ast.UnaryOp),
     *(ast.Add, ast.Mult, ast.USub, ast.Load),
@@ -195,11 +194,11 @@ def fingerprint(tensors: Mapping[str, Tensor]) -> str:
 
 
 def split_tensors(tensors: Mapping[str, Tensor]) -> Tuple[Dict[str, Tensor], Dict[str, Tensor]]:
-    """Divide a tg model's tensors into the base's and those below a child called `actor` or `..._actor`.
+    """Divide a tg model's tensors into the base's and the actors'.
 
     A name is only a first sight: who uses the division compares the base's fingerprint.
     """
-    base = {name: tensor for name, tensor in tensors.items() if not _OF_ACTOR.search(name)}
+    base = {name: tensor for name, tensor in tensors.items() if not is_of_actor(name)}
     return base, {name: tensor for name, tensor in tensors.items() if name not in base}
 
 

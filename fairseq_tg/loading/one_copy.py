@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from fairseq_tg.actor_format import is_of_actor
+
 #: Elements of a tensor that is large enough to matter. (Smaller ones are drawn: a seed gives what it always gave.)
 LARGE = 1 << 20
 #: What draws or copies weights in place
@@ -58,7 +60,7 @@ class _Assigned:
     """torch's `_metadata` of a state: of every module but actors, that its tensors are taken and not copied."""
 
     def get(self, prefix: str, default: Any = None) -> Dict[str, Any]:
-        return {} if "actor" in prefix.split(".") else {"assign_to_params_buffers": True}
+        return {} if is_of_actor(prefix) else {"assign_to_params_buffers": True}
 
 
 class OneCopy(OrderedDict):

@@ -22,6 +22,7 @@ from fairseq.models import (
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from fairseq_tg.actor_format import FURTHER_ACTOR
 from fairseq_tg.actors import ACTORS, MapActor, build_actor
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
@@ -37,8 +38,6 @@ FAMILY_PREFIX = "tg_"
 SAME_MODELS = {"transformer_align": "transformer"}
 #: Of --actor-sites
 SITES = ("attention", "all", "maps")
-#: The form of the actors that --actor-sites all adds
-FURTHER_ACTOR = "gate"
 #: What fairseq's own average_checkpoints.py does to the base, rounding it anew
 AVERAGING = " (and if this is an average of checkpoints, make it with fairseq-tg actor average)"
 

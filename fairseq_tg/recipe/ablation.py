@@ -80,7 +80,7 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
         if "objective" in cell.corpus:
             get_objective(cell.corpus["objective"])  # one that cannot be had is found now
     out = Path(recipe.out)
-    base, model, task = open_base(recipe)
+    recipe, base, model, task = open_base(recipe)
     check(recipe, task)
     recipe = with_objective(recipe, model, task)
     subset = read_subset(task, recipe.subset, model, recipe.text)

@@ -14,7 +14,7 @@ from fairseq_tg.recipe.options import Recipe
 
 
 def build_corpus(
-    recipe: Recipe, task: Any, directory: Path, model: Optional[str] = None, **changes: Any
+    recipe: Recipe, task: Any, directory: Path, model: Optional[Path] = None, **changes: Any
 ) -> Dict[str, Any]:
     """An oracle corpus, built in as many processes as there are workers, unless it is there.
 
@@ -24,11 +24,11 @@ def build_corpus(
     """
     selection = recipe.selections()[0]
     settings: Dict[str, Any] = {"beam": recipe.beam, "objective": recipe.objective, "selection": selection}
-    flags: List[str] = [recipe.data, *task.task_flags(), "--path", model or recipe.base, "--gen-subset", "train"]
+    flags: List[str] = [recipe.data, *task.task_flags(), "--path", str(model or recipe.base), "--gen-subset", "train"]
     for name, value in {**settings, **changes, "kbest_dir": directory}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]
     flags += ["--kbest-engine", recipe.engine] if recipe.engine is not None else []
-    flags += ["--kbest-greedy"] if _keeps_greedy(recipe, directory) else []
+    flags += ["--kbest-greedy"] if _keeps_greedy(recipe, directory, changes) else []
     flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0"]
     flags += recipe.text.flags(*task.pairs[0])
     manifest = build_locally(flags, str(directory), recipe.workers)
@@ -42,10 +42,12 @@ def build_corpus(
     return manifest
 
 
-def _keeps_greedy(recipe: Recipe, directory: Path) -> bool:
-    """Whether greedy translations are kept: for a next round; of a corpus that is there, as it was begun."""
+def _keeps_greedy(recipe: Recipe, directory: Path, changes: Dict[str, Any]) -> bool:
+    """Whether greedy translations are kept: for a next round's lists; of a corpus that is there, as it was begun."""
     manifest = CorpusDirectory(str(directory)).manifest
-    return recipe.rounds > 1 if manifest is None else bool(manifest["recipe"].get("greedy"))
+    if manifest is None:
+        return recipe.rounds > 1 and "kbest_from" not in changes
+    return bool(manifest["recipe"].get("greedy"))
 
 
 def hash_originals(data: Path, task: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Sequence, TypeVar
+from typing import Any, Sequence
 
 from fairseq_tg.corpus.directory import validation_splits
 from fairseq_tg.errors import UserError
@@ -17,9 +17,8 @@ from fairseq_tg.evaluation.shares import bleu_statistics
 from fairseq_tg.evaluation.subset import read_subsets
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress
-from fairseq_tg.recipe.options import AUTO, Recipe
+from fairseq_tg.recipe.options import AUTO, R
 
-R = TypeVar("R", bound=Recipe)
 #: What is chosen by below a length to the references, and above the last
 BETWEEN, ABOVE = "sbleu+1", "sbleu"
 SHORT_TO_LONG = ((0.99, "sbleu+2"), (1.01, BETWEEN))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple, TypeVar
 
 from fairseq_tg.arguments import option
 from fairseq_tg.languages import LANGUAGES, LanguageOptions
@@ -158,15 +158,19 @@ class Recipe:
         on_lists = self.training.criterion in LIST_CRITERIA  # which have the best of a list themselves
         return (self.selection,) if self.selection != AUTO else TRIED[:1] if on_lists else TRIED
 
+    def trains_several(self) -> bool:
+        """Whether there is a best of several trainings."""
+        return self.rounds > 1 or self.refined() is not None or len(self.selections()) > 1
+
     def training_on(self, selection: str) -> Training:
         """The training; on a corpus with the references, which is twice as large, in fewer epochs."""
         epochs = self.training.epochs
         return replace(self.training, epochs=3) if epochs is None and selection == "comb" else self.training
 
     def refined(self) -> Optional[Training]:
-        """The second training; none for what learns from lists, or if there is to be none."""
+        """The second training, if there is to be one."""
         second = self.refinement
-        if second.refine == "none" or self.training.criterion in LIST_CRITERIA or self.beam < 2:
+        if second.refine == "none":
             return None
         return replace(
             self.training,
@@ -177,6 +181,8 @@ class Recipe:
             epochs=second.refine_epochs,
         )
 
+
+R = TypeVar("R", bound=Recipe)
 
 KINDS = ("actor", "beam", "composition", "objective", "method")
 

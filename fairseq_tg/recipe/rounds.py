@@ -9,6 +9,7 @@ on it is the second training alone, if there is one, else the first with the bet
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -29,72 +30,89 @@ class Trained(NamedTuple):
     selection: str
 
 
-def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path) -> Path:
-    """Do what is not done of all trainings; gives the best one's checkpoint, OUT/actor/checkpoint_best.pt."""
-    refined, selections = recipe.refined(), recipe.selections()
-    several = recipe.rounds > 1 or refined is not None or len(selections) > 1
-    corpus = out / "pseudo-bin"
-    last: Optional[Trained] = None
-    done: List[Trained] = []
+class Lists(NamedTuple):
+    """The k-best lists of a round, and what is chosen of them by the first selection."""
 
-    def learn(name: str, training: Training, selection: str, start: Optional[Path]) -> Trained:
-        data, digest = corpus, corpus_hash(manifest)
-        if selection != selections[0]:  # the same lists, chosen from otherwise
-            data = corpus.with_name(f"pseudo-{selection}")
-            digest = corpus_hash(build_corpus(recipe, task, data, selection=selection, kbest_from=corpus))
-        directory = out / name / "actor" if several else out / "actor"
-        print(f"== 2 of 3: {place}{training.actor} actors by {training.criterion}, on {selection}, {directory}")
+    directory: Path
+    manifest: Dict[str, Any]
+    model: Optional[Path]  # a checkpoint that searched; None is the base
+
+
+@dataclass(frozen=True)
+class Trainings:
+    """What is the same in all rounds."""
+
+    recipe: Recipe
+    base: Base
+    task: Any
+    out: Path
+
+    def train(self, name: str, training: Training, selection: str, lists: Lists, start: Optional[Path]) -> Trained:
+        """Train on what a selection chooses of lists, from fresh actors or on from a checkpoint's."""
+        recipe, data, manifest = self.recipe, lists.directory, lists.manifest
+        if selection != recipe.selections()[0]:  # the same lists, chosen from otherwise
+            data = lists.directory.with_name(f"pseudo-{selection}")
+            manifest = build_corpus(
+                recipe, self.task, data, lists.model, selection=selection, kbest_from=lists.directory
+            )
+        directory = self.out / name / "actor" if recipe.trains_several() else self.out / "actor"
+        print(f"== 2 of 3: {training.actor} actors by {training.criterion}, on {selection}, {directory}")
         checkpoint = train(
             training,
             data,
             recipe.base,
-            base,
+            self.base,
             directory,
-            task,
-            digest,
+            self.task,
+            corpus_hash(manifest),
             recipe.workers,
             text=recipe.text,
             start=start,
         )
         found = Trained(validation_score(checkpoint), checkpoint, selection)
-        if several:
+        if recipe.trains_several():
             print(f"{name}: greedy BLEU on the validation set {found.score:.2f}")
-        done.append(found)
         return found
 
+    def lists(self, number: int, before: Optional[Lists] = None, model: Optional[Path] = None) -> Lists:
+        """Those of the base or, in a later round, of a model with actors, where these have changed something."""
+        directory = lists_directory(self.out, number)
+        print(f"== 1 of 3: the oracle corpus, {directory}")
+        if before is None or model is None:
+            return Lists(directory, build_corpus(self.recipe, self.task, directory), None)
+        manifest = build_corpus(self.recipe, self.task, directory, model, kbest_refresh=before.directory)
+        counts = manifest["counts"]
+        print(f"{counts['sentences'] - counts['kept']:,} of {counts['sentences']:,} sentences were searched again")
+        return Lists(directory, manifest, model)
+
+
+def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path) -> Path:
+    """Do what is not done of all trainings; gives the best one's checkpoint, OUT/actor/checkpoint_best.pt."""
+    refined, selections, trainings = recipe.refined(), recipe.selections(), Trainings(recipe, base, task, out)
+    lists = trainings.lists(1)
+    alone = "round-1" if refined is None else "first"
+    done = [
+        trainings.train(of if len(selections) > 1 else alone, recipe.training_on(of), of, lists, None)
+        for of in selections
+    ]
+    last = max(done, key=lambda one: one.score)
     for number in range(1, recipe.rounds + 1):
-        place = f"{number} of {recipe.rounds}: " if recipe.rounds > 1 else ""
-        manifest = _lists(recipe, task, out, number, corpus, last.checkpoint if last else None, place)
-        corpus = lists_directory(out, number)
-        if last is None:
-            name = "round-1" if refined is None else "first"
-            names = {selection: selection if len(selections) > 1 else name for selection in selections}
-            tried = [learn(name, recipe.training_on(of), of, None) for of, name in names.items()]
-            last = max(tried, key=lambda one: one.score)
+        if number > 1:
+            print(f"== round {number} of {recipe.rounds}")
+            lists = trainings.lists(number, lists, last.checkpoint)
         elif refined is None:
-            last = learn(f"round-{number}", recipe.training_on(last.selection), last.selection, last.checkpoint)
+            continue
+        training, selection = (recipe.training_on(last.selection), last.selection)
         if refined is not None:
-            last = learn(f"round-{number}", refined, selections[0], last.checkpoint)
-    assert last is not None
-    return _keep_best(out / "actor", done) if several else last.checkpoint
+            training, selection = refined, selections[0]
+        last = trainings.train(f"round-{number}", training, selection, lists, last.checkpoint)
+        done.append(last)
+    return _keep_best(out / "actor", done) if recipe.trains_several() else last.checkpoint
 
 
 def lists_directory(out: Path, number: int) -> Path:
     """Where the lists of a round are: of the first, where they are without rounds."""
     return out / "pseudo-bin" if number == 1 else out / f"round-{number}" / "pseudo-bin"
-
-
-def _lists(
-    recipe: Recipe, task: Any, out: Path, number: int, before: Path, checkpoint: Optional[Path], place: str
-) -> Dict[str, Any]:
-    directory = lists_directory(out, number)
-    print(f"== 1 of 3: {place}the oracle corpus, {directory}")
-    if checkpoint is None:
-        return build_corpus(recipe, task, directory)
-    manifest = build_corpus(recipe, task, directory, model=str(checkpoint), kbest_refresh=before)
-    counts = manifest["counts"]
-    print(f"{counts['sentences'] - counts['kept']:,} of {counts['sentences']:,} sentences were searched again")
-    return manifest
 
 
 def validation_score(checkpoint: Path) -> float:

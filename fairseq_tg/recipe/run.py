@@ -19,7 +19,7 @@ from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.models.base import ActorModel, Base, read_base
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.lengths import with_objective
-from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, TRIED, Recipe
+from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, TRIED, R, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import check_hypotheses, source_flags
@@ -30,13 +30,12 @@ FAMILIES = ("transformer", "bart", "lstm", "fconv")
 
 def run(recipe: Recipe) -> List[Path]:
     """Do what is not done yet, and give the report's directory, or those of the reports on each of the pairs."""
-    record, model, task = open_base(recipe)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    recipe = replace(recipe, training=recipe.training.of_size(parameters))
+    recipe, record, model, task = open_base(recipe)
     subsets, out = recipe.subset.split(","), Path(recipe.out)
     check(recipe, task, subsets)
     recipe = with_objective(recipe, model, task)
-    if task.marks and recipe.selection == AUTO:  # of which nothing else was tried
+    if task.marks and recipe.selection == AUTO:
+        print(f"selection: {TRIED[0]}; what references add to a model of many languages was not tried")
         recipe = replace(recipe, selection=TRIED[0])
     refined = recipe.refined()
     if refined is not None and not knows_lists(task, refined.criterion):
@@ -85,8 +84,11 @@ def _report(
             make_report(options)
 
 
-def open_base(recipe: Recipe) -> Tuple[Base, Any, Any]:
-    """The base's record, its model and a task for it; refuses what there are no actors for, or has some already."""
+def open_base(recipe: R) -> Tuple[R, Base, Any, Any]:
+    """The recipe for a base of its size, the base's record, its model and a task for it.
+
+    Refuses what there are no actors for, or has some already.
+    """
     record, _ = read_base(recipe.base)
     if record.family not in FAMILIES:
         raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")
@@ -96,7 +98,8 @@ def open_base(recipe: Recipe) -> Tuple[Base, Any, Any]:
     given = recipe.languages
     if task.marks and not (given.source_lang or given.lang_pairs or task.cfg.source_lang):
         raise UserError("a model of many languages: give --source-lang and --target-lang, or --lang-pairs")
-    return record, model, task
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return replace(recipe, training=recipe.training.of_size(parameters)), record, model, task
 
 
 def knows_lists(task: Any, criterion: str) -> bool:
@@ -114,6 +117,11 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     ACTORS[recipe.training.actor]
     check_hypotheses(recipe.training, recipe.beam)
     refined = recipe.refined()
+    if refined is not None and recipe.training.criterion in LIST_CRITERIA:
+        raise UserError(
+            f"--refine {refined.criterion} is a training on whole lists, and so is --criterion "
+            f"{recipe.training.criterion}: leave one out"
+        )
     if refined is not None:
         check_hypotheses(refined, recipe.beam, "--refine-hypotheses")
     if source_flags(recipe.training, recipe.text) and task.marks:

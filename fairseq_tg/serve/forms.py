@@ -51,7 +51,7 @@ def parse_fields(body: bytes, content_type: str) -> Fields:
 def unix_lines(form: Dict[str, Any]) -> Dict[str, Any]:
     """Forms end lines with CR LF, which would be counted as two characters."""
     if isinstance(form.get("q"), str):
-        form["q"] = "\n".join(form["q"].splitlines())
+        form["q"] = form["q"].replace("\r\n", "\n")
     return form
 
 

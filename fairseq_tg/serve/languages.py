@@ -15,8 +15,6 @@ sv Swedish, sw Swahili, ta Tamil, te Telugu, th Thai, tl Tagalog, tr Turkish, uk
 vi Vietnamese, xh Xhosa, yo Yoruba, zh Chinese, zu Zulu"""
 NAMES: Dict[str, str] = dict(entry.split() for entry in _NAMES.split(","))
 
-#: What is installed for /detect, if the operator wants it: pip install langdetect
-DETECTOR = "langdetect"
 
 
 def plain_code(code: str) -> str:

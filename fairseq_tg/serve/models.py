@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from fairseq_tg.compiled import Translator, model_file
 from fairseq_tg.errors import UserError
@@ -60,6 +60,7 @@ class Models:
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths
         self._by_pair: Dict[Pair, Served] = {}
+        self._known: FrozenSet[str] = frozenset()  # codes of languages
         self._detector = find_detector()
         self.load()
 
@@ -72,11 +73,11 @@ class Models:
                 if pair in loaded:
                     raise UserError(f"two models translate {'-'.join(pair)}, the second is '{path}': give one")
                 loaded[pair] = served
-        self._by_pair = loaded
+        self._by_pair, self._known = loaded, frozenset(code for pair in loaded for code in pair)
 
     def languages(self) -> List[Dict[str, Any]]:
         """As LibreTranslate lists them."""
-        targets: Dict[str, List[str]] = {code: [] for code in sorted({code for pair in self._by_pair for code in pair})}
+        targets: Dict[str, List[str]] = {code: [] for code in sorted(self._known)}
         for source, target in sorted(self._by_pair):
             targets[source].append(target)
         return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
@@ -101,9 +102,8 @@ class Models:
         if source == "auto":
             detected = self.detect(text)[0]
             source = detected["language"]
-        known = {code for pair in self._by_pair for code in pair}
         for code in (source, target):
-            if code not in known:
+            if code not in self._known:
                 raise Refusal(400, f"{code[:20]} is not supported")
         found = self._by_pair.get((source, target))
         if found is None:

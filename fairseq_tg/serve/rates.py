@@ -21,19 +21,19 @@ class Rates:
         self.per_minute, self._clock = per_minute, clock
         self._buckets: OrderedDict[str, Tuple[float, float]] = OrderedDict()  # what is left, and when that was
 
-    def check(self, address: str, cost: int = 1) -> None:
+    def check(self, address: str) -> None:
         """Count a request, or refuse it with when to come back."""
         if not self.per_minute:
             return
         network, now, refill = _network(address), self._clock(), self.per_minute / 60
         left, since = self._buckets.pop(network, (float(self.per_minute), now))
         left = min(self.per_minute, left + (now - since) * refill)
-        enough = left >= min(cost, self.per_minute)
-        self._buckets[network] = (left - cost if enough else left, now)
+        enough = left >= 1
+        self._buckets[network] = (left - enough, now)
         if len(self._buckets) > MOST_ADDRESSES:
             self._buckets.popitem(last=False)
         if not enough:
-            wait = max(1, math.ceil((min(cost, self.per_minute) - left) / refill))
+            wait = max(1, math.ceil((1 - left) / refill))
             raise Refusal(429, f"Slowdown: {self.per_minute} per 1 minute", {"Retry-After": str(wait)})
 
 

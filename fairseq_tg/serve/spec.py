@@ -45,8 +45,10 @@ def make_spec(options: ServeOptions, languages: Sequence[Dict[str, Any]]) -> Dic
     number = {"type": "integer"}
     flag = {"type": "boolean", "default": False}
     detection = {"type": "object", "properties": {"confidence": {"type": "number"}, "language": TEXT}}
+    pair = {"type": "array", "minItems": 2, "maxItems": 2}
     step = {
         "type": "object",
+        "required": ["token", "actions", "attention", "base", "tg"],
         "properties": {
             "token": TEXT,
             "actions": {
@@ -54,9 +56,13 @@ def make_spec(options: ServeOptions, languages: Sequence[Dict[str, Any]]) -> Dic
                 "items": {"type": "number"},
                 "description": "|action| / |state| at each place",
             },
-            "attention": {"type": "array", "description": "of each layer, the weight of each source token"},
-            "base": {"type": "array", "description": "the base's likeliest tokens here, and their probabilities"},
-            "tg": {"type": "array", "description": "the same with actors"},
+            "attention": {
+                "type": "array",
+                "items": {"type": "array", "items": pair},
+                "description": "of each layer, the source tokens that it attended to most, by index, and their weights",
+            },
+            "base": {"type": "array", "items": pair, "description": "the base's likeliest tokens, and how likely"},
+            "tg": {"type": "array", "items": pair, "description": "the same with actors"},
         },
     }
     translation_request = {
@@ -100,10 +106,15 @@ def make_spec(options: ServeOptions, languages: Sequence[Dict[str, Any]]) -> Dic
     }
     actions = {
         "type": "object",
+        "required": ["source", "places", "place_layers", "steps"],
         "properties": {
             "source": {"type": "array", "items": TEXT},
             "places": {"type": "array", "items": TEXT},
-            "layers": {"type": "array", "items": TEXT},
+            "place_layers": {
+                "type": "array",
+                "items": number,
+                "description": "of each place, which of a step's attentions is its own, or its layer's",
+            },
             "steps": {"type": "array", "items": step},
         },
     }

@@ -254,6 +254,12 @@ def test_compiled_models_are_told_the_languages(world, kind, tmp_path):
         found = translator.translate(name.read_text().splitlines())
         expected = hypotheses(world.generate(kind, pair, world.base(kind), "--beam", "1"))
         assert dict(enumerate(found)) == expected
+    shown = json.loads(run_tg("explain", out, "a1 a2", "--json", "--source-lang", "aa", "--target-lang", "en"))
+    assert shown["translations"]["greedy"]["text"] == translator.of_pair("aa", "en").translate(["a1 a2"])[0]
+    tg = world.train(kind, tmp_path / "tg", "--max-update", "2")
+    run_tg("actor", "export", tg, tmp_path / "actor.safetensors")
+    acted = Translator.load(str(out), source_lang="aa", target_lang="en", actors={"a": tmp_path / "actor.safetensors"})
+    assert acted.actors == ["a"] and acted.translate(["a1 a2"], actor="a")
     with pytest.raises(ValueError, match="give --source-lang and --target-lang, of aa,bb,en"):
         Translator.load(str(out))
     with pytest.raises(ValueError, match="this model does not know 'zz': it has aa,bb,en"):

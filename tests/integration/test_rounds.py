@@ -13,6 +13,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.base import read_base
+from fairseq_tg.recipe import rounds
 from fairseq_tg.recipe.options import Recipe, Refinement, Training
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.run import check
@@ -98,6 +99,37 @@ def test_the_best_round_is_kept(workspace, tmp_path, capsys):
     assert times() == before  # nothing is done twice
     train_in_rounds(replace(recipe, rounds=1), record, task, tmp_path)  # another number of rounds has another best
     assert best.read_bytes() == found[scores.index(max(scores[:2]))].read_bytes()
+
+
+def test_a_round_after_references_helped_chooses_from_its_own_lists(workspace, tmp_path, monkeypatch):
+    """With what `fairseq-tg run` does by default: `comb` wins the first round, and is chosen from the second's lists."""
+    monkeypatch.setattr(rounds, "validation_score", lambda path: float("comb" in str(path)))
+    recipe = Recipe(
+        **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "objective": "sbleu"},
+        **{"beam": 3, "workers": 1, "rounds": 2, "training": Training(epochs=1, max_tokens=400, lr=0.02)},
+    )
+    _, task = load_model(recipe.base, recipe.data)
+    train_in_rounds(recipe, read_base(recipe.base)[0], task, tmp_path)
+    stage = parse_json((tmp_path / "round-2" / "actor" / "stage.json").read_text())["settings"]
+    assert stage["training"]["epochs"] == 1 and "start" in stage
+    chosen = {name: CorpusDirectory(str(tmp_path / name)).manifest for name in ("pseudo-comb", "round-2/pseudo-comb")}
+    assert [manifest["recipe"]["selection"] for manifest in chosen.values()] == ["comb", "comb"]
+    # the lists are those of two models, and nothing is translated greedily again to choose from them
+    assert len({str(manifest["recipe"]["base"]) for manifest in chosen.values()}) == 2
+    assert not any(manifest["recipe"].get("greedy") for manifest in chosen.values())
+
+
+def test_two_trainings_on_lists_are_one_too_many(workspace, tmp_path):
+    recipe = Recipe(
+        **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "beam": 5, "workers": 1},
+        **{"training": Training(criterion="actor_trie"), "refinement": Refinement(refine="actor_risk")},
+    )
+    _, task = load_model(recipe.base, recipe.data)
+    with pytest.raises(UserError, match="and so is --criterion actor_trie: leave one out"):
+        check(recipe, task)
+    alone = replace(recipe, training=Training(), beam=1)
+    with pytest.raises(UserError, match="actor_risk with 1 hypotheses of lists of 1"):
+        check(alone, task)
 
 
 def test_sampled_sources_need_the_model(workspace, tmp_path: Path):

@@ -39,6 +39,26 @@ def test_chains_with_noise(workspace: Workspace, family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_chains_begin_as_they_are_told(workspace: Workspace, family: str) -> None:
+    """A prefix (a language's symbol, say), and another first symbol than the end's."""
+    model, task = build_model(workspace, family, ""), workspace.task()
+    (batch,) = random_batches(task, BATCH)
+    words = task.target_dictionary
+    prefix = torch.full((BATCH, 1), words.nspecial + 2)
+    options = {"beam_size": 1, "max_len_b": LIMIT}
+    for first in (words.eos(), words.nspecial + 1):
+        told = {"prefix_tokens": prefix, "bos_token": first}
+        generators = FastGenerator, NPADGenerator
+        greedy, npad = (of([model], words, **options).generate([model], batch, **told) for of in generators)
+        for (ours,), (theirs,) in zip(npad, greedy):
+            assert ours["tokens"][0] == prefix[0, 0] and ours["score"] > theirs["score"] - 1e-4
+        without = NPADGenerator([model], words, **options, noise=0.0).generate([model], batch, **told)
+        for (ours,), (theirs,) in zip(without, greedy):
+            assert torch.equal(ours["tokens"], theirs["tokens"])
+            torch.testing.assert_close(ours["positional_scores"], theirs["positional_scores"], atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 def test_only_the_first_chain_has_no_noise(workspace: Workspace, family: str) -> None:
     model, task = build_model(workspace, family, ""), workspace.task()
     generator = NPADGenerator([model], task.target_dictionary, beam_size=1, noise=0.5)

@@ -39,6 +39,18 @@ def test_actors_are_not_mapped_and_the_base_is(workspace, base):
         assert parameter.requires_grad is (id(parameter) in actors), name
 
 
+@pytest.mark.parametrize("base", FAMILIES)
+@pytest.mark.parametrize("sites", ["attention", "all", "maps"])
+def test_actors_that_are_loaded_stay_the_same_parameters(workspace, base, sites):
+    """Whoever has them in hand (an optimizer, what shares gradients among ranks) has them still."""
+    model = workspace.actor_model(base, actor_sites=sites)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    model.load_state_dict(state)
+    after = dict(model.named_parameters())
+    assert before and all(after[name] is parameter for name, parameter in before.items())
+
+
 def test_half_precision_is_copied(workspace):
     tensors = {"x": torch.zeros(3, dtype=torch.float16)}
     assert not isinstance(one_copy.one_copy(tensors), OneCopy)

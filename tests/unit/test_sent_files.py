@@ -147,7 +147,7 @@ def test_a_small_file_is_not_a_large_table(workspace: Workspace) -> None:
 def test_a_language_without_its_symbol() -> None:
     text = model_file.TextOptions("de", "en", languages="de,en", language_symbol="__{}__", target_symbol="tgt")
     with pytest.raises(ValueError, match="the model's dictionary has no '__de__': compile it again"):
-        find_marks(text, ["<s>", "__en__"], "de", "en")
+        find_marks(text, {"<s>": 0, "__en__": 1}, "de", "en")
 
 
 def test_a_small_actor_is_not_a_large_matrix(workspace: Workspace, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections import Counter
 from html import unescape
 from pathlib import Path
 from typing import Any, List, Optional, Sequence, Tuple
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -205,6 +206,12 @@ def test_a_form_and_json_say_the_same() -> None:
     json = {"q": "a\nb", "source": "auto", "target": "en", "alternatives": 2.0, "scores": True, "beam": None}
     assert read_translation(form, Limits(), 1) == read_translation(json, Limits(), 1)
     assert read_translation(json, Limits(), 1).beam == 3  # which three hypotheses need
+
+
+def test_a_form_keeps_a_texts_lines() -> None:
+    """But for how they end."""
+    body = urlencode({"q": "a\r\nb\u2028c\x0bd\n", "source": "de"}).encode()
+    assert parse_fields(body, "application/x-www-form-urlencoded")["q"] == "a\nb\u2028c\x0bd\n"
 
 
 # Keys, rates and the page
