@@ -156,9 +156,7 @@ def _explain(options: ExplainOptions) -> None:
     from fairseq_tg.compiled.translator import Translator
 
     try:
-        translator = Translator.load(
-            options.model, source_lang=options.source_lang, target_lang=options.target_lang
-        )
+        translator = Translator.load(options.model, source_lang=options.source_lang, target_lang=options.target_lang)
         explanation = explain(translator, " ".join(options.text.split()))
     except (ValueError, RuntimeError) as error:
         raise UserError(str(error)) from None

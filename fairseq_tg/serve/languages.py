@@ -16,7 +16,6 @@ vi Vietnamese, xh Xhosa, yo Yoruba, zh Chinese, zu Zulu"""
 NAMES: Dict[str, str] = dict(entry.split() for entry in _NAMES.split(","))
 
 
-
 def plain_code(code: str) -> str:
     """Without country or script: de for de_DE."""
     return code.replace("-", "_").split("_")[0].lower()

@@ -102,7 +102,7 @@ def test_the_best_round_is_kept(workspace, tmp_path, capsys):
 
 
 def test_a_round_after_references_helped_chooses_from_its_own_lists(workspace, tmp_path, monkeypatch):
-    """With what `fairseq-tg run` does by default: `comb` wins the first round, and is chosen from the second's lists."""
+    """As `fairseq-tg run` does by default: `comb` wins the first round, and is chosen from the second's lists."""
     monkeypatch.setattr(rounds, "validation_score", lambda path: float("comb" in str(path)))
     recipe = Recipe(
         **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "objective": "sbleu"},
