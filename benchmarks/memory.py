@@ -1,6 +1,6 @@
 """The most memory that every command takes on a base of 400 million parameters with random weights.
 
-    python benchmarks/memory.py DIRECTORY [--layers 12] [--vocabulary 60000] [--half] [--only NAME ...]
+    python benchmarks/memory.py DIRECTORY [--layers 12] [--vocabulary 60000] [--half] [--sites maps] [--only NAME ...]
 
 Every command runs in a process of its own, one after another; the table has its peak (VmHWM: private pages and those of
 mapped files alike) and how many times the weights' own size that is. `nothing` is fairseq and torch, imported.
@@ -77,6 +77,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=60_000)
     parser.add_argument("--half", action="store_true", help="a checkpoint in half precision")
     parser.add_argument("--only", nargs="*", help="these commands")
+    parser.add_argument("--sites", default="maps", help="where actors act: as --actor-sites, of rank 64")
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
     args.directory.mkdir(parents=True, exist_ok=True)
@@ -90,7 +91,20 @@ def main() -> None:
     tg = f"{BIN}/fairseq-tg"
     train = [
         *(f"{BIN}/fairseq-train", data, *tg_flags, "--arch", "tg_transformer", "--base-checkpoint", base),
-        *("--actor-rank", "64", "--criterion", "actor_cross_entropy", "--optimizer", "adam", "--lr", "1e-3"),
+        *(
+            "--actor-rank",
+            "64",
+            "--actor-sites",
+            args.sites,
+            "--actor-site-rank",
+            "64",
+            "--criterion",
+            "actor_cross_entropy",
+            "--optimizer",
+            "adam",
+            "--lr",
+            "1e-3",
+        ),
         *("--train-subset", "test", "--valid-subset", "test", "--max-tokens", "64", "--max-update", "2", "--cpu"),
         *("--num-workers", "0", "--save-dir", at / "actor", "--no-epoch-checkpoints", "--disable-validation"),
         *("--no-save-optimizer-state", "--restore-file", "none.pt"),

@@ -6,7 +6,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from fairseq_tg.criterions import cross_entropy, policy_gradient, preference, risk, trie  # noqa: F401
 from fairseq_tg.errors import report_in_one_line
-from fairseq_tg.models import bart, fconv, lstm, presets, transformer  # noqa: F401
+from fairseq_tg.models import families  # noqa: F401
 from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translation  # noqa: F401
 
 report_in_one_line()

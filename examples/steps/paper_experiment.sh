@@ -9,4 +9,6 @@ archives=${6:?usage: run.sh ARCHIVES [WORK] [FAMILY]} work=${7:-work-$(basename 
 echo "== 1. extract"; bash "$example/1_extract.sh" "$archives" "$work"
 echo "== 2. prepare"; bash "$steps/prepare_bpe.sh" "$work" "$source" "$target" "$merges"
 echo "== 3. base"; bash "$steps/train_base.sh" "$work" "$family" "$size"
-echo "== 4. actor"; fairseq-tg run --data "$work/data-bin" --base "$work/$family/checkpoint_best.pt" --out "$work/tg-$family"
+# The paper's own setting: gates at the attention, the best of every list by sentence BLEU, the base's dropout off
+echo "== 4. actor"; fairseq-tg run --data "$work/data-bin" --base "$work/$family/checkpoint_best.pt" --out "$work/tg-$family" \
+    --actor-sites attention --selection top1 --objective sbleu --lr 3e-3 --no-base-dropout

@@ -34,4 +34,4 @@ base=$work/base/checkpoint_best.pt
 echo "== 3. oracle corpus of en-xx, actors for it and a report: what fairseq-tg run does for any base"
 # (its checkpoint says where the symbols are)
 fairseq-tg run --data "$data" --base "$work/base/checkpoint_best.pt" --out "$work" --source-lang en --target-lang xx --beam 10 \
-    --batch-size 64 --lr 2e-3 --max-tokens 2000 --epochs 8 --refine none --seed "$seed"
+    --batch-size 64 --lr 2e-3 --max-tokens 2000 --epochs 8 --seed "$seed"

@@ -1,4 +1,4 @@
-"""The compiled path: one self-contained file and a native greedy decoder, without fairseq and without torch.
+"""The compiled path: one self-contained file and a native search, without fairseq and without torch.
 
 >>> from fairseq_tg.compiled import Translator
 >>> Translator.load("model.tg").translate(["Ein Hund ."])

@@ -99,7 +99,7 @@ def check_trains_actors_only(model: nn.Module) -> ActorModel:
     if not isinstance(inner, ActorModel) or not inner.sites():
         raise UserError(
             "this criterion trains actors, and this model has none: "
-            "use --arch tg_transformer, tg_lstm or tg_fconv with --base-checkpoint"
+            "use --arch tg_transformer, tg_bart, tg_lstm or tg_fconv with --base-checkpoint"
         )
     of_actors = {parameter for site in inner.sites() for parameter in site.parameters()}
     for name, parameter in inner.named_parameters():

@@ -1,1 +1,1 @@
-"""Decoding: the oracle search that builds a corpus, and the engines it can use."""
+"""Fast search inside fairseq: the native engine, and greedy sessions in torch."""

@@ -29,7 +29,7 @@ ACTOR_FIELDS = ("actor", "actor_hidden", "actor_rank", "actor_layers", "actor_si
 class ActorMetadata:
     """What an actor file says of itself."""
 
-    arch: str  # tg_transformer, tg_lstm or tg_fconv
+    arch: str  # tg_ and the family
     actor: str
     actor_hidden: int
     actor_rank: int

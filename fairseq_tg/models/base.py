@@ -42,6 +42,10 @@ SITES = ("attention", "all", "maps")
 AVERAGING = " (and if this is an average of checkpoints, make it with fairseq-tg actor average)"
 
 
+#: Those of fairseq's models that have been registered
+FAMILIES: List[str] = []
+
+
 def register_family(family: str) -> Callable[[Type[ActorModel]], Type[ActorModel]]:
     """Register a tg model for fairseq's model `family`, as --arch tg_FAMILY."""
     arch = FAMILY_PREFIX + family
@@ -54,6 +58,7 @@ def register_family(family: str) -> Callable[[Type[ActorModel]], Type[ActorModel
         cls = register_model(arch, dataclass=ActorConfig)(cls)
         # fairseq-train calls this with the parsed flags: what is wrong is said before anything is written.
         ARCH_CONFIG_REGISTRY[arch] = check_flags
+        FAMILIES.append(family)
         return cls
 
     return register

@@ -17,6 +17,7 @@ from fairseq_tg.evaluation.subset import read_subsets
 from fairseq_tg.files import make_directory
 from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.models.base import ActorModel, Base, read_base
+from fairseq_tg.models.families import FAMILIES
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, TRIED, R, Recipe
@@ -24,8 +25,6 @@ from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import check_hypotheses, source_flags
 from fairseq_tg.tasks.loading import load_model
-
-FAMILIES = ("transformer", "bart", "lstm", "fconv")
 
 
 def run(recipe: Recipe) -> List[Path]:

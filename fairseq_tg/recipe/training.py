@@ -88,7 +88,7 @@ def train(
         updates: instead of as many as the epochs have, to compare corpora of several sizes.
         text: how the data was made of text, which is what validations score.
         start: a checkpoint whose actors are trained on.
-        more: further flags of fairseq-train, which go before those of the training.
+        more: further flags of fairseq-train, which override those of the training.
     """
     training = training.of_family(base_record.family)
     settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}

@@ -16,7 +16,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.loading.one_copy import one_copy
-from fairseq_tg.models import bart, fconv, lstm, presets, transformer  # noqa: F401 (registers what checkpoints name)
+from fairseq_tg.models import families  # noqa: F401 (registers what checkpoints name)
 from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translation  # noqa: F401
 from fairseq_tg.tasks.layer import TGTaskOptions
 from fairseq_tg.tasks.marks import MARKING, TG, as_typed, recorded_langs, split_pairs

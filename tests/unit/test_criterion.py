@@ -100,7 +100,7 @@ def test_norm_of_a_fresh_action_is_zero(workspace):
 
 def test_a_model_without_actors_is_refused(workspace):
     task = workspace.task()
-    with pytest.raises(UserError, match="this model has none: use --arch tg_transformer, tg_lstm or tg_fconv"):
+    with pytest.raises(UserError, match="this model has none: use --arch tg_transformer, tg_bart, tg_lstm or tg_fconv"):
         build(task)(workspace.base_model("transformer"), sample(task))
 
 
