@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import functools
+import io
 import logging
 import os
 import sys
@@ -138,10 +141,12 @@ def _translate(options: Translation) -> None:
         stream = Filter(translator, options.batch_size, options.nbest, options.scores)
     except (ValueError, RuntimeError) as error:
         raise UserError(str(error)) from None
+    if sys.stdin is None or sys.stdout is None:
+        raise UserError("standard input or output is closed: give lines, and somewhere for their translations to go")
     try:
         failed = stream.run(sys.stdin.buffer, sys.stdout.buffer)
-    except (BrokenPipeError, KeyboardInterrupt):
-        os._exit(1)  # who read our output, or waited for it, has gone
+    except KeyboardInterrupt:
+        os._exit(1)  # who waited for our output has gone
     except (ValueError, RuntimeError) as error:
         raise UserError(f"{error}; the translations so far are written") from None
     if failed:
@@ -342,12 +347,29 @@ def main(argv: Optional[List[str]] = None) -> None:
         if beside not in sys.path:  # as --user-dir adds it: an objective that fairseq finds is found here too
             sys.path.append(beside)
     logging.disable(logging.INFO)  # fairseq tells of every dictionary, and torch warns of fairseq
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # in whatever encoding, something is said
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             args.run(args)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:
+        os._exit(1)  # who read our output has gone
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        _drop_output()
+        raise UserError(f"cannot write: {error.strerror}; what was written so far is there") from None
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _drop_output() -> None:
+    """Let what is still to be printed go nowhere: at the end of the process it would fail once more."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ def take_lock(path: Path, held: str) -> FileLock:
     Args:
         held: what to tell the user if another process has it.
     """
+    if path.is_symlink():  # older versions of filelock would empty what it leads to
+        raise UserError(f"'{path}' is a link, and a lock is a file: remove it")
     lock = FileLock(str(path), timeout=0, thread_local=False)
     try:
         lock.acquire()

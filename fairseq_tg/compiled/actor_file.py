@@ -79,6 +79,7 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
                 break
         else:
             raise ValueError(f"'{name}' is no actor's")
+    _check_whole(metadata, layers, found, base.layout)
     if metadata["actor"] not in ACTORS[1:]:
         raise ValueError(f"an actor {metadata['actor']!r}")
     layout = replace(
@@ -98,6 +99,19 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
         if got != whole.get(name):
             raise ValueError(f"'{name}' is {got} and not {whole.get(name)}")
     return layout, quantize_matrices(found, names) if base.int8 else found
+
+
+def _check_whole(metadata: Dict[str, Any], layers: Tuple[List[int], ...], found: Tensors, base: Layout) -> None:
+    """Raise ValueError if a layer, or a matrix, that is to have actors has none. (What else is missing is missed.)"""
+    last, sites = metadata.get("actor_layers") == "last", metadata.get("actor_sites")
+    attending = base.attending()[-1:] if last else base.attending()
+    if base.family != "lstm" and sorted(layers[0]) != sorted(attending):
+        raise ValueError(f"actors at the layers {sorted(layers[0])}, and attention at {sorted(attending)}")
+    missing = base.parts().keys() - acted_names(found) if sites == "maps" and not last else ()
+    if missing:
+        raise ValueError(f"no actor beside '{min(missing)}'")
+    if sites == "all" and not layers[1]:
+        raise ValueError("no actors but at the attention")
 
 
 def _beside(changes: Tensors, base: CompiledModel) -> Tensors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, Set, Tuple
+from typing import Callable, Dict, List, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -21,25 +21,36 @@ def matrices_with_actors(
         change: what the actor beside a map adds to its weights, in their shape.
     """
     found: Tensors = {}
-    unknown = set(actors)
-    for name, parts in layout.parts().items():
-        given = [part for part in parts if part.actor in actors]
-        if not given:
-            continue
-        if len(given) < len(parts):
-            raise ValueError(f"actors beside {len(given)} of {len(parts)} maps of '{name}'")
+    for name, parts in acted_parts(layout, actors).items():
         weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
-        both = np.array(weight, dtype=np.float32) if scale is None else weight * scale[:, None]
-        for part in given:
-            added = change(part)[:, part.inputs] * np.float32(part.scale)
-            both[part.rows, part.columns] += added.T if part.transposed else added
-            unknown.discard(part.actor)
-        found[f"{name}{ACTED}.weight"] = both
+        found[f"{name}{ACTED}.weight"] = with_changes(
+            weight if scale is None else weight * scale[:, None], parts, change
+        )
         if f"{name}.bias" in tensors:
             found[f"{name}{ACTED}.bias"] = tensors[f"{name}.bias"]
+    return found
+
+
+def acted_parts(layout: Layout, actors: Set[str]) -> Dict[str, List[Part]]:
+    """The base's matrices that actors act beside the maps of, and these maps; ValueError if they do not fit."""
+    found = {name: parts for name, parts in layout.parts().items() if any(part.actor in actors for part in parts)}
+    for name, parts in found.items():
+        given = sum(part.actor in actors for part in parts)
+        if given < len(parts):
+            raise ValueError(f"actors beside {given} of {len(parts)} maps of '{name}'")
+    unknown = actors - {part.actor for parts in found.values() for part in parts}
     if unknown:
         raise ValueError(f"'{min(unknown)}' is beside no map")
     return found
+
+
+def with_changes(weight: np.ndarray, parts: Sequence[Part], change: Callable[[Part], np.ndarray]) -> np.ndarray:
+    """A copy of a matrix in float32 with what the actors beside its maps add."""
+    both = np.array(weight, dtype=np.float32)
+    for part in parts:
+        added = change(part)[:, part.inputs] * np.float32(part.scale)
+        both[part.rows, part.columns] += added.T if part.transposed else added
+    return both
 
 
 def acted_names(tensors: Tensors) -> Tuple[str, ...]:

@@ -8,7 +8,7 @@ import threading
 from ctypes import c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -105,6 +105,7 @@ class Engine:
         base: Optional[Engine] = None,
         consume: bool = False,
         shortlist: Optional[Shortlist] = None,
+        changed: Optional[Mapping[str, Callable[[np.ndarray], np.ndarray]]] = None,
     ) -> None:
         """Make it ready.
 
@@ -115,6 +116,7 @@ class Engine:
             base: an engine whose weights this one shares.
             consume: take tensors out of the dictionary, so that there are never two of all.
             shortlist: the model's, checked; on a base, that has it.
+            changed: by the name of a matrix, what is made of its weights before they are taken.
 
         The engine has matrices in an order of its own. What it has read of a mapped file is given back.
         """
@@ -130,7 +132,7 @@ class Engine:
         for name, value in layout.numbers().items():
             self._give(self._library.tg_number, name.encode(), value)
         self._kept: Dict[str, np.ndarray] = {}  # what the engine reads in place
-        self._consumes = consume
+        self._consumes, self._changed = consume, changed or {}
         files = MappedFiles()
         known = {*(base.layout.matrices() if base else ()), *layout.acted}
         for name in layout.matrices():
@@ -180,11 +182,12 @@ class Engine:
         self, model: c_void_p, name: str, stored: str, tensors: Dict[str, np.ndarray], files: MappedFiles
     ) -> None:
         """Give a matrix that is stored under a name of its own, maybe."""
-        weight, scale = tensors[f"{stored}.weight"], tensors.get(f"{stored}.scale")
+        own, scale = tensors[f"{stored}.weight"], tensors.get(f"{stored}.scale")
+        weight = self._changed[name](own) if name in self._changed else own
         addresses = (_at(weight), _at(scale), _at(tensors.get(f"{stored}.bias")))
         if self._library.tg_matrix(model, name.encode(), *addresses, *weight.shape):
             raise EngineError(OUT_OF_MEMORY)
-        files.page_out(weight.ctypes.data, weight.nbytes)
+        files.page_out(own.ctypes.data, own.nbytes)
 
     def _model_for(self, actors: bool) -> c_void_p:
         """The model with its actors, or one with the base's own matrices in the place of those that actors changed."""

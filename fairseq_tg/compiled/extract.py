@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Optional, Set, Tuple
 
 import numpy as np
 from fairseq.models.fconv import FConvModel
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 
 from fairseq_tg.actors import MapActor
 from fairseq_tg.compiled import fconv_extract, lstm_extract, transformer_extract
-from fairseq_tg.compiled.beside import acted_names, matrices_with_actors
-from fairseq_tg.compiled.layout import Layout
+from fairseq_tg.compiled.beside import acted_names, acted_parts, matrices_with_actors, with_changes
+from fairseq_tg.compiled.engine import Engine
+from fairseq_tg.compiled.layout import Layout, Part
 from fairseq_tg.compiled.quantize import Tensors
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.site import ActorSite
@@ -43,10 +45,28 @@ def extract(model: Any) -> Tuple[Layout, Tensors]:
         raise UserError(f"this model cannot be compiled because of {problem}; fairseq-interactive translates with it")
     layout, extracted = _extractor(model).extract(model)
     tensors = {name: _array(tensor) for name, tensor in extracted.items()}
+    actors, change = _beside(model)
+    joined = matrices_with_actors(layout, tensors, actors, change)
+    return replace(layout, acted=acted_names(joined)), {**tensors, **joined}
+
+
+def make_engine(model: Any) -> Engine:
+    """An engine for a model that is supported, which searches with its actors; it takes as little memory as it can."""
+    layout, extracted = _extractor(model).extract(model)
+    tensors = {name: _array(tensor) for name, tensor in extracted.items()}
+    del extracted
+    actors, change = _beside(model)
+    parts = acted_parts(layout, actors)
+    # A matrix with its actors is made when the engine takes it, and not kept
+    changed = {name: partial(with_changes, parts=of_matrix, change=change) for name, of_matrix in parts.items()}
+    return Engine(layout, tensors, consume=True, changed=changed)
+
+
+def _beside(model: Any) -> Tuple[Set[str], Callable[[Part], np.ndarray]]:
+    """The names of the actors beside maps, and what one adds to its map."""
     nets = {name: site.net for name, site in model.named_modules() if isinstance(site, ActorSite)}
     beside = {name: net for name, net in nets.items() if isinstance(net, MapActor)}
-    joined = matrices_with_actors(layout, tensors, set(beside), lambda part: _array(beside[part.actor].change()))
-    return replace(layout, acted=acted_names(joined)), {**tensors, **joined}
+    return set(beside), lambda part: _array(beside[part.actor].change())
 
 
 def _array(tensor: Tensor) -> np.ndarray:

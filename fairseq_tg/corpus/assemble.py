@@ -19,6 +19,7 @@ from fairseq_tg.corpus.directory import (
     KBEST,
     MANIFEST,
     CorpusDirectory,
+    building,
     describe_difference,
     hash_data,
     hash_file,
@@ -104,7 +105,8 @@ def _write_pair(
     originals = {lang: data_utils.load_indexed_dataset(f"{prefix}.{lang}") for lang in (source_lang, target_lang)}
     adds_gold, eos = get_selection(selection).adds_gold, Dictionary().eos()
     tally, skipped = Tally(), []
-    with _Writers(out, _names(pair), {lang: _vocabulary(data, lang) for lang in (source_lang, target_lang)}) as writers:
+    sizes = {lang: _vocabulary(data, lang) for lang in (source_lang, target_lang)}
+    with _Writers(out, _names(pair), sizes) as writers:
         for sentence in sentences:
             tally.add(sentence)
             if sentence.skipped is not None:
@@ -118,9 +120,18 @@ def _write_pair(
             if adds_gold:
                 targets.append(originals[target_lang][sentence.id - first])
                 tally.pairs += 1
+            _check_tokens(sentence, sizes[source_lang], sizes[target_lang])
             for target in targets:
                 writers.add({source_lang: source, target_lang: target})
     return tally, skipped
+
+
+def _check_tokens(sentence: Sentence, sources: Optional[int], targets: Optional[int]) -> None:
+    """Refuse tokens that dictionaries of these sizes have not."""
+    chosen = [token for rank in sentence.chosen for token in sentence.hypotheses[rank].tokens]
+    for tokens, size in ((sentence.source or [], sources), (chosen, targets)):
+        if size is not None and max(tokens, default=0) >= size:
+            raise UserError(f"sentence {sentence.id} has tokens that the dictionary has not: build its block anew")
 
 
 def _vocabulary(data: Path, lang: str) -> Optional[int]:
@@ -145,6 +156,7 @@ def merge(paths: Sequence[str], out: str, data: Optional[str] = None) -> Dict[st
             raise UserError(f"'{shard.path}' is no k-best corpus: it has no {MANIFEST}")
         if manifest["status"] == "complete":
             raise UserError(f"'{shard.path}' is complete already: give directories of shards")
+        building(shard.path, manifest)
         manifests.append(manifest)
         difference = describe_difference(manifests[0]["recipe"], manifest["recipe"])
         if difference:

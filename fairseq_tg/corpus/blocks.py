@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -56,7 +57,29 @@ class Sentence:
         raw["hypotheses"] = [Hypothesis(**hypothesis) for hypothesis in raw.get("hypotheses", [])]
         if raw.get("greedy"):
             raw["greedy"] = Hypothesis(**raw["greedy"])
-        return cls(**raw)
+        sentence = cls(**raw)
+        sentence.check()
+        return sentence
+
+    def check(self) -> None:
+        """Raise ValueError if it is none that `to_json` wrote: whatever a file's hash says, it is used after that."""
+        found = [*self.hypotheses, *([self.greedy] if self.greedy else [])]
+        if not _are_numbers([self.id, *self.chosen, *(self.source or [])]):
+            raise ValueError("ids that are none")
+        if not all(0 <= rank < len(self.hypotheses) for rank in self.chosen):
+            raise ValueError(f"sentence {self.id} has {len(self.hypotheses)} hypotheses, and {self.chosen} are chosen")
+        if not all(_are_numbers(one.tokens) and isinstance(one.text, str) for one in found):
+            raise ValueError(f"sentence {self.id} has tokens that are none")
+        scores = [score for one in found for score in (one.score, one.log_prob, one.objective or 0.0)]
+        if not all(isinstance(score, (int, float)) for score in scores):
+            raise ValueError(f"sentence {self.id} has scores that are none")
+        if not isinstance(self.skipped, (str, type(None))):
+            raise ValueError(f"sentence {self.id} does not say why it is skipped")
+
+
+def _are_numbers(values: Any) -> bool:
+    """Whether they are numbers of tokens, sentences or ranks."""
+    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
 
 
 @dataclass
@@ -114,7 +137,8 @@ class BlockStore:
 
     def numbers(self) -> List[int]:
         """The blocks that are there, in order."""
-        return sorted(int(path.stem) for path in self.directory.glob("[0-9]*.json") if path.stem.isdigit())
+        names = (path.stem for path in self.directory.glob("[0-9]*.json"))
+        return sorted(int(name) for name in names if re.fullmatch("[0-9]+", name))
 
     def __contains__(self, number: int) -> bool:
         return self._summary(number).exists()
@@ -137,8 +161,12 @@ class BlockStore:
         path = self._summary(number)
         try:
             summary = parse_json(path.read_text())
-            return {"sha256": str(summary["sha256"]), "tally": Tally(**summary["tally"])}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            tally = Tally(**summary["tally"])
+            counts = [*tally.skipped.values(), *(n for name, n in vars(tally).items() if name != "skipped")]
+            if not all(isinstance(count, (int, float)) for count in counts):
+                raise ValueError("counts that are none")
+            return {"sha256": str(summary["sha256"]), "tally": tally}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"'{path}' is damaged ({error}): delete it, and the block is made again") from None
 
     def content(self, number: int) -> bytes:

@@ -70,6 +70,8 @@ class CorpusDirectory:
         """
         recipe = json.loads(json.dumps(recipe))
         manifest = self.manifest
+        if self.blocks.directory.is_symlink():
+            raise UserError(f"'{self.blocks.directory}' is a link: nothing is written through it; remove it")
         if manifest is not None:
             difference = describe_difference(manifest["recipe"], recipe)
             if difference:
@@ -163,6 +165,15 @@ def _check_manifest(manifest: Dict[str, Any]) -> None:
         needed = {"files": dict, "counts": dict, "means": dict, "skipped": list}
         if not all(isinstance(manifest.get(name), kind) for name, kind in needed.items()):
             raise ValueError("it is complete, and has no counts or no files")
+
+
+def building(path: Any, manifest: Dict[str, Any]) -> Dict[str, Any]:
+    """The recipe of a corpus that is being built, which says how its sentences are divided; refuses one that does not."""
+    recipe: Dict[str, Any] = manifest["recipe"]
+    for name in ("sentences", "block_size", "objective"):
+        if name not in recipe:
+            raise UserError(f"'{path}/{MANIFEST}' does not say its {name}: build the corpus anew, in another directory")
+    return recipe
 
 
 def _digest(manifest: Dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fairseq_tg.compiled.engine import Engine, Found, SearchSettings
-from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.compiled.extract import extract, make_engine, unsupported
 from fairseq_tg.compiled.layout import Layout
 from fairseq_tg.compiled.library import EngineError, described
 from fairseq_tg.compiled.quantize import quantize
@@ -107,9 +107,8 @@ def _search(searched: Searched, int8: bool) -> Search:
                 reason = "it searches on a CPU, in float32"
             if reason is not None:
                 raise UserError(f"--kbest-engine native cannot search for this: {reason}; use the engine fairseq")
-            layout, tensors = extract(models[0])
             try:
-                engines.append(Engine(layout, quantize(tensors, layout) if int8 else tensors, consume=True))
+                engines.append(_rounded_engine(models[0]) if int8 else make_engine(models[0]))
             except EngineError as error:
                 raise UserError(f"{error}; or use --kbest-engine fairseq") from None
         return engines[0]
@@ -152,6 +151,11 @@ def _search(searched: Searched, int8: bool) -> Search:
         return Hypothesis(tokens, searched.to_text(tokens), found.score, sum(found.positional))
 
     return search
+
+
+def _rounded_engine(model: Any) -> Engine:
+    layout, tensors = extract(model)
+    return Engine(layout, quantize(tensors, layout), consume=True)
 
 
 def _taken(task: Tuple[Future, int]) -> List[Found]:

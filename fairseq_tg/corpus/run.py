@@ -130,7 +130,7 @@ class CorpusRun:
         pairs = self._pairs(dataset)
         marks = self.task.mark_options()
         return {
-            "base": [fingerprint(load_checkpoint(path)["model"]) for path in (*paths, *language_models)],
+            "base": [self._fingerprints(path)[0] for path in (*paths, *language_models)],
             "actors": [hash_file(Path(path)) for path in actors],
             "model_overrides": self.root.common_eval.model_overrides,
             "fp16": self.root.common.fp16,
@@ -182,7 +182,14 @@ class CorpusRun:
     def _bases(self) -> List[str]:
         """What actors are trained on that learn from the lists: the models, or the bases of tg models."""
         paths = utils.split_paths(self.root.common_eval.path)
-        return [fingerprint(split_tensors(load_checkpoint(path)["model"])[0]) for path in paths]
+        return [self._fingerprints(path)[1] for path in paths]
+
+    @functools.cache  # noqa: B019 (there is one run in a process)
+    def _fingerprints(self, path: str) -> Tuple[str, str]:
+        """Of a model, and of its base if it has actors."""
+        tensors = load_checkpoint(path)["model"]
+        whole, (base, actors) = fingerprint(tensors), split_tensors(tensors)
+        return whole, fingerprint(base) if actors else whole
 
     # What fairseq-generate asks the task for
 

@@ -9,7 +9,7 @@ from typing import List
 
 from fairseq_tg.corpus.blocks import Tally
 from fairseq_tg.corpus.build import describe
-from fairseq_tg.corpus.directory import MANIFEST, CorpusDirectory
+from fairseq_tg.corpus.directory import MANIFEST, CorpusDirectory, building
 from fairseq_tg.errors import UserError, printable
 
 
@@ -25,7 +25,7 @@ def status(path: str) -> str:
             return describe(Path(path), manifest)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"'{path}/{MANIFEST}' is damaged ({error!r}): build the corpus anew") from None
-    recipe, tally, times = manifest["recipe"], Tally(), []
+    recipe, tally, times = building(path, manifest), Tally(), []
     numbers = directory.blocks.numbers()
     for number in numbers:
         tally.add_tally(directory.blocks.summary(number)["tally"])
@@ -39,7 +39,7 @@ def status(path: str) -> str:
         "skipped: " + (", ".join(f"{count} {reason}" for reason, count in sorted(tally.skipped.items())) or "none"),
         f"mean {recipe['objective']}: {means['rank 1']:.2f} at rank 1, {means['chosen']:.2f} chosen; "
         f"another than rank 1 in {means['oracle not rank 1']:.1%}",
-        f"begun with: {manifest['command']}",
+        f"begun with: {manifest.get('command', 'a command that is not recorded')}",
     ]
     return printable("\n".join(lines))
 

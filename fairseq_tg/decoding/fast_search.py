@@ -15,7 +15,7 @@ from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor
 
 from fairseq_tg.compiled.engine import Engine, SearchSettings
-from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.compiled.extract import make_engine, unsupported
 from fairseq_tg.compiled.library import EngineError
 from fairseq_tg.decoding import fconv_session, lstm_session, transformer_session  # noqa: F401 (registers sessions)
 from fairseq_tg.decoding.sessions import find_session
@@ -136,7 +136,7 @@ class FastGenerator(SequenceGenerator):
             plain = plain and self.eos == self.tgt_dict.eos()  # and no language's symbol, as in mBART
             if plain and unsupported(self.translator) is None:
                 try:
-                    self._engine = Engine(*extract(self.translator), consume=True)
+                    self._engine = make_engine(self.translator)
                 except EngineError:  # not built here: sessions do it, too
                     self._engine = None
         return self._engine

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.systems import Tokens
 from fairseq_tg.subwords import WordOptions
+from fairseq_tg.tasks.damage import naming_damage
 from fairseq_tg.text import Words
 
 
@@ -65,8 +66,14 @@ def read_subset(
     chosen = range(len(all_sources) if most is None else min(most, len(all_sources)))
     if not len(chosen):
         raise UserError(f"the split '{name}' of '{task.cfg.data}' is empty: give --subset another")
-    sources = [all_sources[i].tolist() for i in chosen]
-    targets = None if all_targets is None else [all_targets[i].tolist() for i in chosen]
+    with naming_damage(task.cfg.data):
+        sources = [all_sources[i].tolist() for i in chosen]
+        targets = None if all_targets is None else [all_targets[i].tolist() for i in chosen]
+    for sentences, dictionary in ((sources, task.source_dictionary), (targets, task.target_dictionary)):
+        if any(not 0 <= token < len(dictionary) for sentence in sentences or () for token in sentence):
+            raise UserError(
+                f"'{name}' of '{task.cfg.data}' has tokens that its dictionary has not: binarize the data again"
+            )
     sides = zip([sources, targets if scores_targets else None], model.max_positions(), task.empty_sizes)
     for sentences, limit, marks in sides:
         longest = max(map(len, sentences or [[]])) + marks - 1

@@ -50,7 +50,7 @@ def run_all(commands: Sequence[Command], threads: int, show: Callable[[], None] 
     ended: Queue[Tuple[Command, int]] = Queue()  # in the order in which they do: the first that fails is to blame
     processes: List[subprocess.Popen] = []
     try:
-        with _interrupted_by_sigterm():
+        with _interrupted_by_signals():
             for command in commands:
                 processes.append(_start(command, threads))
                 Thread(target=lambda c, p: ended.put((c, p.wait())), args=(command, processes[-1]), daemon=True).start()
@@ -89,16 +89,20 @@ def _wait(ended: Queue[Tuple[Command, int]], show: Callable[[], None]) -> Tuple[
 
 
 @contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM be as Ctrl-C, so that a launcher that is told to end leaves no process behind."""
+def _interrupted_by_signals() -> Iterator[None]:
+    """Let SIGTERM and (but under nohup) SIGHUP be as Ctrl-C: a launcher that is told to end leaves nothing behind."""
     if current_thread() is not main_thread():
         yield  # only the main thread may say what a signal does
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if number == signal.SIGTERM or handler != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end(processes: List[subprocess.Popen]) -> None:
@@ -113,7 +117,10 @@ def _end(processes: List[subprocess.Popen]) -> None:
 
 
 def _describe(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"failed with status {status}"
+    if status >= 0:
+        return f"failed with status {status}"
+    names = {int(number): number.name for number in signal.Signals}  # of real-time signals there are two
+    return f"was killed by {names.get(-status, f'signal {-status}')}"
 
 
 def _last_words(log: Path) -> str:

@@ -26,6 +26,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.loading.arrays import ARRAYS
 from fairseq_tg.loading.data_only import allow, is_archive, load_data, read_data_only_in
 from fairseq_tg.loading.one_copy import one_copy, tensors_are_taken
+from fairseq_tg.memory import MappedFiles
 
 #: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
 ALLOWED_GLOBALS: List[Any] = [Namespace, *ARRAYS]
@@ -185,11 +186,12 @@ def without_extras(tensors: Mapping[str, Any]) -> Dict[str, Any]:
 def fingerprint(tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the names, types, shapes and bytes of tensors, in the order of their names."""
     digest = hashlib.sha256()
-    tensors = without_extras(tensors)
+    tensors, files = without_extras(tensors), MappedFiles()
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         digest.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        files.page_out(tensor.data_ptr(), tensor.nbytes)
     return digest.hexdigest()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple, get_args, get_type_hints
 
 import torch
 from fairseq import checkpoint_utils, models
@@ -16,7 +16,7 @@ from torch import Tensor
 from fairseq_tg.actor_format import FORMAT, METADATA_KEY, ActorFileError, read_tensors
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
-from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
+from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_lookups, split_tensors
 from fairseq_tg.models.base import AVERAGING, FAMILY_PREFIX, ActorModel, Base, other_base, recorded_base
 from fairseq_tg.models.config import ActorConfig
 
@@ -63,7 +63,9 @@ def write_actor_file(path: str, metadata: ActorMetadata, tensors: Dict[str, Tens
 def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
     try:
         raw, tensors = read_tensors(path, "pt")
+        refuse_lookups(raw, path)
         metadata = ActorMetadata(**raw)
+        _check_types(metadata)
     except ActorFileError as error:
         raise UserError(str(error)) from None
     except TypeError as error:
@@ -82,6 +84,14 @@ def read_actor_file(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor]]:
             f"'{path}' is damaged: its weights have not the fingerprint they were written with; export it again"
         )
     return metadata, tensors
+
+
+def _check_types(metadata: ActorMetadata) -> None:
+    """Raise TypeError for a value that is not what a field says."""
+    for name, kind in get_type_hints(ActorMetadata).items():
+        value = getattr(metadata, name)
+        if type(value) not in (get_args(kind) or (kind,)):  # exactly: True is no number here
+            raise TypeError(f"its {name} is {value!r:.20}")
 
 
 def read_actors(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor], Optional[Dict[str, Any]]]:
@@ -124,7 +134,7 @@ def average_actors(paths: Sequence[str], out: str) -> ActorMetadata:
     total = {name: tensor.double() for name, tensor in own.items()}
     for path in paths[1:]:
         metadata, tensors, state = read_actors(path)
-        if replace(metadata, fingerprint=first.fingerprint) != first:
+        if replace(metadata, fingerprint=first.fingerprint) != first or _shapes(tensors) != _shapes(own):
             raise UserError(f"the actors of '{path}' are of another shape or base than those of '{paths[0]}'")
         for name, tensor in tensors.items():
             total[name] += tensor.double()
@@ -138,6 +148,10 @@ def average_actors(paths: Sequence[str], out: str) -> ActorMetadata:
     else:
         _write_checkpoint(out, whole, {**split_tensors(whole["model"])[0], **mean})
     return metadata
+
+
+def _shapes(tensors: Dict[str, Tensor]) -> Dict[str, Any]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
 
 
 def _write_checkpoint(path: str, state: Dict[str, Any], tensors: Dict[str, Tensor]) -> None:

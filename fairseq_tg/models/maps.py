@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
+from weakref import ReferenceType, ref
 
 import torch
 from fairseq.modules import LinearizedConvolution
 from fairseq.modules.conv_tbc import ConvTBC
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.utils.weight_norm import WeightNorm
 
 from fairseq_tg.actors import MapActor
@@ -38,11 +40,11 @@ class ActedMaps(nn.Module):
     """
 
     joined: Dict[str, Tuple[Tuple[int, ...], Tensor]]  # of what, and the weights of both
-    of_pass: Optional[Dict[str, Tensor]]  # the weights of both in a pass that is under way: see `joined_once`
+    of_pass: Optional[Joins] = None  # of the pass with gradients that is under way: see `joined_once`
 
     def attach(self, child: str, site: ActorSite) -> None:
         setattr(self, child, site)
-        self.joined, self.of_pass = {}, None
+        self.joined = {}
 
     def joined_weight(self, name: str) -> Tensor:
         """The weights of the map and of its actor, if it has one."""
@@ -51,18 +53,14 @@ class ActedMaps(nn.Module):
             return own_weight(self, name)
         if torch.is_grad_enabled():
             self.joined = {}
-            if self.of_pass is None:
-                return self._join(name, site)
-            if name not in self.of_pass:
-                self.of_pass[name] = self._join(name, site)
-            return self.of_pass[name]
+            return self.join(name) if self.of_pass is None else self.of_pass.weight(self, name)
         versions = tuple(n for tensor in self.parameters() for n in (tensor.data_ptr(), tensor._version))
         if name not in self.joined or self.joined[name][0] != versions:
-            self.joined[name] = versions, self._join(name, site)
+            self.joined[name] = versions, self.join(name)
         return self.joined[name][1]
 
-    def _join(self, name: str, site: nn.Module) -> Tensor:
-        own, net = own_weight(self, name), site.net
+    def join(self, name: str) -> Tensor:
+        own, net = own_weight(self, name), self.get_submodule(child_of(name)).net
         assert isinstance(net, MapActor)
         change = net.change()
         if own.dim() == 3:  # O x (K I) -> K x I x O, as a convolution has them
@@ -119,14 +117,58 @@ class ActedLSTM(ActedMaps, nn.LSTM):
             self._flat_weights = own
 
 
+class Joins:
+    """The joined weights of a pass with gradients.
+
+    An LSTM needs its weights at every step: they are joined once. Others are needed once, and not kept: a product needs
+    them again for its gradient, and there they are joined anew. (Of a large base with actors of a rank, all of them
+    together would be the base once more.)
+    """
+
+    def __init__(self) -> None:
+        self._kept: Dict[Tuple[nn.Module, str], Tensor] = {}
+        self._made: Dict[int, Tuple[ReferenceType[Tensor], ActedMaps, str]] = {}  # by the address of their storage
+
+    def weight(self, module: ActedMaps, name: str) -> Tensor:
+        weight = self._kept.get((module, name))
+        if weight is not None:
+            return weight
+        weight = module.join(name)
+        if isinstance(module, (nn.LSTM, nn.LSTMCell)):
+            self._kept[module, name] = weight
+        else:
+            self._made[weight.untyped_storage().data_ptr()] = ref(weight), module, name
+        return weight
+
+    def pack(self, tensor: Tensor) -> Any:
+        """What autograd keeps of a tensor: of a joined weight, or its transpose, how to make it."""
+        found, module, name = self._made.get(tensor.untyped_storage().data_ptr(), (None, None, ""))
+        if found is None or found() is None:  # (where one was, another tensor may be now)
+            return tensor
+        return module, name, tensor.size(), tensor.stride(), tensor.storage_offset()
+
+    @staticmethod
+    def unpack(packed: Any) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        module, name, *view = packed
+        with torch.no_grad():
+            return module.join(name).as_strided(*view)
+
+
 @contextmanager
 def joined_once(model: nn.Module) -> Iterator[None]:
-    """Join weights once in a pass with gradients, however often they are read: a cell reads them at every step."""
+    """A pass with gradients, in which weights are joined no more often, and kept no longer, than they have to be."""
     acted = [module for module in model.modules() if isinstance(module, ActedMaps)]
-    for module in acted:
-        module.of_pass = {}
-    try:
+    if not acted:
         yield
+        return
+    joins = Joins()
+    for module in acted:
+        module.of_pass = joins
+    try:
+        with saved_tensors_hooks(joins.pack, joins.unpack):
+            yield
     finally:
         for module in acted:
             module.of_pass = None

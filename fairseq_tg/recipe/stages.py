@@ -37,9 +37,9 @@ class Stage:
         return self._is_whole(self._read())
 
     def _is_whole(self, outputs: Optional[Dict[str, str]]) -> bool:
-        return outputs is not None and all(
+        return bool(outputs) and all(
             (self.directory / name).is_file() and hash_file(self.directory / name) == digest
-            for name, digest in outputs.items()
+            for name, digest in (outputs or {}).items()
         )
 
     def _read(self) -> Optional[Dict[str, str]]:
@@ -77,6 +77,8 @@ class Stage:
 
         Another process may have done it since it was asked whether it is: then it is done twice, the same way.
         """
+        if self.directory.is_symlink():
+            raise UserError(f"'{self.directory}' is a link: nothing is written through it; remove it")
         make_directory(self.directory)
         held = f"another process is at work in '{self.directory}': wait for it, or give another --out"
         with take_lock(self.directory / LOCK, held):

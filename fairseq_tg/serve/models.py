@@ -44,14 +44,17 @@ def _read(path: str) -> Served:
     """Read a model from a copy that nobody else knows: a mapped file that is written to may end the process."""
     if not Path(path).is_file():
         raise UserError(f"no compiled model at '{path}': make one with fairseq-tg compile TG.pt {path}")
-    with tempfile.NamedTemporaryFile(prefix="fairseq_tg-") as copy:
-        try:
-            shutil.copyfile(path, copy.name)
-            return Served(copy.name, Path(path).stem)
-        except (ValueError, RuntimeError) as error:
-            raise UserError(str(error).replace(copy.name, path)) from None
-        except OSError as error:
-            raise UserError(f"cannot read '{path}': {error.strerror}") from None
+    try:
+        with tempfile.NamedTemporaryFile(prefix="fairseq_tg-") as copy:
+            try:
+                shutil.copyfile(path, copy.name)
+                return Served(copy.name, Path(path).stem)
+            except (ValueError, RuntimeError) as error:
+                raise UserError(str(error).replace(copy.name, path)) from None
+    except OSError as error:
+        raise UserError(
+            f"cannot make a copy of '{path}' to read: {error.strerror}; there must be room for it in TMPDIR"
+        ) from None
 
 
 class Models:

@@ -97,6 +97,7 @@ class TaggedSentence:
         root = Element("", 0, len(ends))
         around = [root]  # the open elements
         deeper: List[str] = []  # names of those too far in
+        closed = 0  # elements that began before the sentence
         for place, tag, whole in tags:
             top, name, before = around[-1], tag_name(tag), bisect_right(ends, place)
             is_point = whole or not name or name in VOID or tag.endswith("/>")
@@ -121,8 +122,11 @@ class TaggedSentence:
                         around.pop().end = end  # what is crossed goes to the end of what is around it
                     item = around.pop()
                     item.end, item.close, item.to_last = end, tag, False
-                else:
+                elif closed < DEEPEST:
                     top.children = [Element("", top.start, end, tag, from_first=True, children=top.children)]
+                    closed += 1
+                else:
+                    top.children.append(Element(tag, before, before, is_point=True))
         return root
 
     def filled(self, translation: str, alignment: Optional[np.ndarray]) -> str:

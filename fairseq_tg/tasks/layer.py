@@ -25,6 +25,7 @@ from fairseq_tg.models.actor_files import build_from_actor_file
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.models.kinds import refuse_kinds
 from fairseq_tg.objectives import OBJECTIVES
+from fairseq_tg.tasks.damage import naming_damage
 from fairseq_tg.tasks.lists import ListOptions, ListTask
 from fairseq_tg.tasks.marks import recorded_task
 from fairseq_tg.tasks.validation import log_bleu
@@ -141,7 +142,8 @@ class TGTask(ListTask):
         if (cfg.source_lang is None) != (cfg.target_lang is None):  # fairseq would replace both by what it finds
             raise UserError("one of --source-lang and --target-lang is missing: give both, or neither")
         try:
-            return super().setup_task(cfg, **kwargs)
+            with naming_damage(cfg.data):
+                return super().setup_task(cfg, **kwargs)
         except FileNotFoundError as error:
             raise UserError(
                 f"there is no '{error.filename}': give languages whose dictionaries are in '{cfg.data}', or files that "
@@ -167,7 +169,8 @@ class TGTask(ListTask):
             paths = split_paths(self.cfg.data)
             check_training_split(paths[(epoch - 1) % len(paths)], self.pairs)
         try:
-            super().load_dataset(split, epoch, combine, **kwargs)
+            with naming_damage(self.cfg.data):
+                super().load_dataset(split, epoch, combine, **kwargs)
         except FileNotFoundError as error:
             if "Dataset not found" not in str(error):
                 raise

@@ -17,6 +17,7 @@ from fairseq.utils import split_paths
 from omegaconf import OmegaConf
 
 from fairseq_tg.errors import UserError
+from fairseq_tg.tasks.damage import naming_damage
 
 TG = "tg_"
 #: fairseq's tasks whose models want language symbols
@@ -65,16 +66,17 @@ class MarkedTask(FairseqTask):
         ((source, target),) = self.pairs
         sides = source, self.source_dictionary, target, self.target_dictionary
         try:
-            dataset = load_langpair_dataset(
-                *(split_paths(self.cfg.data)[0], split, *sides),
-                combine=False,
-                dataset_impl=None,
-                upsample_primary=1,
-                left_pad_source=True,
-                left_pad_target=False,
-                max_source_positions=None,
-                max_target_positions=None,
-            )
+            with naming_damage(self.cfg.data):
+                dataset = load_langpair_dataset(
+                    *(split_paths(self.cfg.data)[0], split, *sides),
+                    combine=False,
+                    dataset_impl=None,
+                    upsample_primary=1,
+                    left_pad_source=True,
+                    left_pad_target=False,
+                    max_source_positions=None,
+                    max_target_positions=None,
+                )
         except FileNotFoundError:
             raise UserError(
                 f"there is no split '{split}' of {source}-{target} in '{self.cfg.data}': give a split and a pair that "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import List
 
 import numpy as np
 import pytest
@@ -15,9 +17,12 @@ from fairseq_tg.compiled.extract import extract
 from fairseq_tg.compiled.layout import ACTED
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.loading.checkpoints import fingerprint
+from fairseq_tg.models import base as models_base
+from fairseq_tg.models import maps
 from fairseq_tg.models.actor_files import ActorMetadata, write_actor_file
 from fairseq_tg.models.base import ActorModel
-from tests.conftest import BASES, Workspace, stir
+from tests.conftest import BASES, Workspace, family, stir
+from tests.unit.test_fast_search import BATCH, random_batches
 
 
 def write_actors(model: ActorModel, path: Path, rank: int) -> None:
@@ -54,6 +59,39 @@ def test_on_a_compiled_base_they_are_what_they_are_in_a_model(
         np.testing.assert_allclose(tensor, tensors[name], rtol=1e-5, atol=1e-6)
         if ACTED in name and name.endswith("weight"):
             assert not np.allclose(tensor, tensors[name.replace(ACTED, "")])
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize("base", list(BASES))
+def test_joined_weights_are_made_again_for_gradients(workspace: Workspace, base: str, rank: int, monkeypatch) -> None:
+    """They are the gradients of weights that are kept, and nothing is kept but what an LSTM needs at every step."""
+    model = stir(workspace.actor_model(base, actor_sites="maps", actor_site_rank=rank), 0.2).train()
+    batch = random_batches(workspace.task(), BATCH)[0]["net_input"]
+    inputs = {**batch, "prev_output_tokens": torch.full((BATCH, 4), 5)}
+    passes: List[maps.Joins] = []
+
+    class Watched(maps.Joins):
+        def __init__(self) -> None:
+            super().__init__()
+            passes.append(self)
+
+    def gradients() -> List[torch.Tensor]:
+        model.zero_grad()
+        output = model(**inputs)[0]
+        if passes:
+            made = [reference() for reference, *_ in passes[0]._made.values()]
+            assert made.count(None) == len(made) and (made or family(base) == "lstm")
+        output.square().mean().backward()
+        return [p.grad.clone() for p in model.parameters() if p.requires_grad and p.grad is not None]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(models_base, "joined_once", lambda model: nullcontext())
+        expected = gradients()
+    monkeypatch.setattr(maps, "Joins", Watched)
+    found = gradients()
+    assert passes and len(found) == len(expected)
+    for ours, theirs in zip(found, expected):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-7)
 
 
 def test_some_of_a_matrix_are_refused(workspace: Workspace, tmp_path: Path) -> None:

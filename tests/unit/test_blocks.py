@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
@@ -79,6 +80,42 @@ def test_damage_is_named(tmp_path):
         summary.write_text(damaged_text)
         with pytest.raises(UserError, match=r"000000.json' is damaged"):
             store.read(0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"chosen": [99]},
+        {"chosen": "0"},
+        {"chosen": [-1]},
+        {"id": "x"},
+        {"skipped": 5},
+        {"source": ["x"]},
+        {"hypotheses": [{"tokens": ["a"], "text": "a", "score": 0.0, "log_prob": 0.0}]},
+        {"hypotheses": [{"tokens": [-5], "text": "a", "score": 0.0, "log_prob": 0.0}]},
+        {"hypotheses": [{"tokens": [5], "text": "a", "score": "x", "log_prob": 0.0}]},
+    ],
+)
+def test_a_line_that_nobody_wrote_is_refused(change):
+    """Whatever its file's hash says."""
+    line = json.loads(Sentence(1, [Hypothesis([5], "a", -1.0, -2.0, 3.0)], [0]).to_json())
+    with pytest.raises((ValueError, TypeError)):
+        Sentence.from_json(json.dumps({**line, **change}))
+
+
+def test_names_and_counts_that_are_none(tmp_path):
+    store = BlockStore(tmp_path)
+    store.write(0, [])
+    (tmp_path / "1\u00b2.json").touch()
+    assert store.numbers() == [0]
+    summary = json.loads((tmp_path / "000000.json").read_text())
+    for tally in ({**summary["tally"], "sentences": "x"}, {**summary["tally"], "skipped": []}, {}, []):
+        (tmp_path / "000000.json").write_text(json.dumps({**summary, "tally": tally}))
+        if tally == {}:
+            assert store.summary(0)["tally"] == Tally()
+            continue
+        with pytest.raises(UserError, match="is damaged"):
+            store.summary(0)
 
 
 def test_a_block_without_summary_is_not_there(tmp_path):

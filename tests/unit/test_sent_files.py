@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import tarfile
 import zipfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fairseq import hub_utils
+from safetensors.torch import save_file
 
+from fairseq_tg.actor_format import METADATA_KEY
 from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.extract import extract
 from fairseq_tg.compiled.languages import find_marks
@@ -26,8 +29,10 @@ from fairseq_tg.launch.processes import Command, run_all
 from fairseq_tg.loading import data_only
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.loading.data_only import load_data
-from fairseq_tg.models.actor_files import read_actor_file, write_actor_file
+from fairseq_tg.locks import take_lock
+from fairseq_tg.models.actor_files import average_actors, export_actor, read_actor_file, write_actor_file
 from fairseq_tg.models.base import read_base
+from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import architecture_flags
 from tests.conftest import Workspace, run_process, run_tg
 from tests.integration.corpora import build
@@ -135,6 +140,69 @@ def test_links_in_a_corpus_are_not_written_through(workspace: Workspace, tmp_pat
     (tmp_path / "log").symlink_to(victim)
     run_all([Command("a command", ["echo", "said"], tmp_path / "log")], 1, lambda: None)
     assert victim.read_text() == "mine" and (tmp_path / "log").read_text() == "said\n"
+
+
+def test_directories_that_are_links_are_not_written_into(workspace: Workspace, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "blocks").symlink_to(elsewhere)
+    with pytest.raises(UserError, match="blocks' is a link"):
+        build(workspace, workspace.data, tmp_path / "corpus")
+    (tmp_path / "stage").symlink_to(elsewhere)
+    with pytest.raises(UserError, match="stage' is a link"), Stage(tmp_path / "stage", {}).doing([]):
+        pass
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "lock").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match="lock' is a link"):
+        take_lock(tmp_path / "lock", "held")
+    assert not list(elsewhere.iterdir()) and (tmp_path / "victim").read_text() == "mine"
+
+
+def test_a_stamp_without_outputs_is_of_nothing_done(tmp_path: Path) -> None:
+    (tmp_path / "stage.json").write_text('{"settings": {"a": 1}, "outputs": {}}')
+    assert not Stage(tmp_path, {"a": 1}).is_done()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"actor_layers": "${oc.env:HOME}"},
+        {"actor": "${oc.env:HOME}"},
+        {"actor": None},
+        {"actor": ["gate"]},
+        {"actor_hidden": True},
+        {"actor_site_rank": "x"},
+        {"arch": 5},
+    ],
+)
+def test_metadata_of_actors_are_plain_values(workspace: Workspace, tmp_path: Path, change: Any) -> None:
+    path = tmp_path / "a.safetensors"
+    export_actor(workspace.train("transformer", tmp_path / "tg", "--max-update", "1"), str(path))
+    metadata, tensors = read_actor_file(str(path))
+    save_file(tensors, path, {METADATA_KEY: json.dumps({**asdict(metadata), **change})})
+    message = "asks for something of this machine" if "$" in str(change) else f"its {next(iter(change))} is"
+    with pytest.raises(UserError, match=message):
+        read_actor_file(str(path))
+
+
+def test_actors_that_are_not_all_there(workspace: Workspace, tmp_path: Path) -> None:
+    """A file whose fingerprint fits what it has, which is not what it is to have."""
+    run_tg("compile", workspace.bases["transformer"], tmp_path / "base.tg", "--data", workspace.data, "--no-subword")
+    for sites, missing in (("attention", "decoder.layers.1."), ("maps", "encoder.layers.0.fc1."), ("all", "_actor.")):
+        tg = workspace.train("transformer", tmp_path / sites, "--actor-sites", sites, "--max-update", "1")
+        whole, less = str(tmp_path / f"{sites}.safetensors"), str(tmp_path / f"{sites}-less.safetensors")
+        export_actor(tg, whole)
+        metadata, tensors = read_actor_file(whole)
+        left = {name: tensor for name, tensor in tensors.items() if missing not in name}
+        assert len(left) < len(tensors)
+        write_actor_file(less, replace(metadata, fingerprint=fingerprint(left)), left)
+        for paths in ([whole, less], [less, whole]):
+            with pytest.raises(UserError, match="are of another shape or base"):
+                average_actors(paths, str(tmp_path / "mean.safetensors"))
+        assert Translator.load(str(tmp_path / "base.tg"), actors={"a": whole}).actors == ["a"]
+        with pytest.raises(ValueError, match="are not those that it says it has"):
+            Translator.load(str(tmp_path / "base.tg"), actors={"a": less})
 
 
 def test_a_small_file_is_not_a_large_table(workspace: Workspace) -> None:

@@ -208,6 +208,12 @@ def test_a_form_and_json_say_the_same() -> None:
     assert read_translation(json, Limits(), 1).beam == 3  # which three hypotheses need
 
 
+@pytest.mark.parametrize("tags", ["</b>" * 1200, "<i>" * 300 + "</b>" * 900, "</b><i></b>" * 400])
+def test_end_tags_without_number(tags: str) -> None:
+    draft = Draft.of(f"w1 {tags} w2", html=True)
+    assert draft.fill(lambda number: "w3 w4").count("<") == tags.count("<")
+
+
 def test_a_form_keeps_a_texts_lines() -> None:
     """But for how they end."""
     body = urlencode({"q": "a\r\nb\u2028c\x0bd\n", "source": "de"}).encode()
