@@ -23,9 +23,8 @@ def matrices_with_actors(
     found: Tensors = {}
     for name, parts in acted_parts(layout, actors).items():
         weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
-        found[f"{name}{ACTED}.weight"] = with_changes(
-            weight if scale is None else weight * scale[:, None], parts, change
-        )
+        weight = weight if scale is None else weight * scale[:, None]
+        found[f"{name}{ACTED}.weight"] = with_changes(weight, parts, change)
         if f"{name}.bias" in tensors:
             found[f"{name}{ACTED}.bias"] = tensors[f"{name}.bias"]
     return found

@@ -168,7 +168,7 @@ def _check_manifest(manifest: Dict[str, Any]) -> None:
 
 
 def building(path: Any, manifest: Dict[str, Any]) -> Dict[str, Any]:
-    """The recipe of a corpus that is being built, which says how its sentences are divided; refuses one that does not."""
+    """The recipe of a corpus that is being built; refuses one that does not say how its sentences are divided."""
     recipe: Dict[str, Any] = manifest["recipe"]
     for name in ("sentences", "block_size", "objective"):
         if name not in recipe:
