@@ -198,7 +198,7 @@ def test_actors_that_are_not_all_there(workspace: Workspace, tmp_path: Path) -> 
         assert len(left) < len(tensors)
         write_actor_file(less, replace(metadata, fingerprint=fingerprint(left)), left)
         for paths in ([whole, less], [less, whole]):
-            with pytest.raises(UserError, match="are of another shape or base|are not those that it says it has"):
+            with pytest.raises(UserError, match=r"are of another shape or base|are not those that it says it has"):
                 average_actors(paths, str(tmp_path / "mean.safetensors"))
         assert Translator.load(str(tmp_path / "base.tg"), actors={"a": whole}).actors == ["a"]
         with pytest.raises(ValueError, match="are not those that it says it has"):
