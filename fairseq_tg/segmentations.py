@@ -9,10 +9,10 @@ from itertools import accumulate
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from fairseq_tg.errors import UserError
+from fairseq_tg.subwords import WORD_START
 
 #: Segmentations of a word that are sampled from, the most probable ones (the paper's l)
 N_BEST = 64
-WORD_START = "\u2581"
 
 #: The ids of a word, and the same word in its segmentations with their cumulative weights
 Word = Tuple[int, ...]

@@ -8,7 +8,9 @@ from typing import Dict, List, Optional, Sequence
 
 from fairseq_tg.arguments import option
 
-_MARKS = {"sentencepiece": lambda symbol: symbol.startswith("\u2581"), "subword_nmt": lambda s: s.endswith("@@")}
+#: SentencePiece's, of the beginning of a word
+WORD_START = "\u2581"
+_MARKS = {"sentencepiece": lambda symbol: symbol.startswith(WORD_START), "subword_nmt": lambda s: s.endswith("@@")}
 
 
 def guess_subwords(symbols: Sequence[str]) -> Optional[str]:
@@ -16,7 +18,7 @@ def guess_subwords(symbols: Sequence[str]) -> Optional[str]:
     for name, is_subword in _MARKS.items():
         if sum(map(is_subword, symbols)) > len(symbols) / 20:
             return name
-    return None
+    return "sentencepiece" if WORD_START in symbols else None  # a model of characters has that mark once
 
 
 def begins_word(subwords: Optional[str], before: str, symbol: str) -> bool:

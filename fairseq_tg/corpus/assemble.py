@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
-from fairseq.data import Dictionary, data_utils, indexed_dataset
+from fairseq.data import Dictionary, indexed_dataset
 
 from fairseq_tg.corpus.blocks import BlockStore, Sentence, Tally
 from fairseq_tg.corpus.directory import (
@@ -29,6 +29,7 @@ from fairseq_tg.corpus.pairs import Pair
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
+from fairseq_tg.loading.splits import load_side
 from fairseq_tg.locks import take_lock
 
 SPLIT = "train"
@@ -102,7 +103,7 @@ def _write_pair(
     prefix = data / f"{subset}.{source_lang}-{target_lang}"
     if not indexed_dataset.dataset_exists(f"{prefix}.{source_lang}", None):
         prefix = data / f"{subset}.{target_lang}-{source_lang}"
-    originals = {lang: data_utils.load_indexed_dataset(f"{prefix}.{lang}") for lang in (source_lang, target_lang)}
+    originals = {lang: load_side(f"{prefix}.{lang}") for lang in (source_lang, target_lang)}
     adds_gold, eos = get_selection(selection).adds_gold, Dictionary().eos()
     tally, skipped = Tally(), []
     sizes = {lang: _vocabulary(data, lang) for lang in (source_lang, target_lang)}

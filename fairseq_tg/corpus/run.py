@@ -239,6 +239,10 @@ class CorpusRun:
         subset = self.root.dataset.gen_subset
         if dataset is not self.task.datasets.get(subset):
             raise UserError("--kbest-dir builds a corpus with fairseq-generate: leave it out of other commands")
+        if self.cfg.get("dataset_impl") == "raw":
+            raise UserError(
+                "--dataset-impl raw: a corpus is built from binarized data; run fairseq-preprocess without it"
+            )
         if self.selection.needs_reference and dataset.tgt is None:
             side = " or ".join(sorted({target for _, target in self.task.pairs}))
             raise UserError(

@@ -64,6 +64,15 @@ def register_family(family: str) -> Callable[[Type[ActorModel]], Type[ActorModel
     return register
 
 
+def no_place(family: str) -> UserError:
+    return UserError(f"the {family} base has no encoder-decoder attention: there is no place for an actor")
+
+
+def has_places(family: str, model: Any) -> bool:
+    """Whether there is a place for an actor in a model of a family, which has none yet."""
+    return any(True for _ in MODEL_REGISTRY[FAMILY_PREFIX + family].seams(model))
+
+
 @dataclass(frozen=True)
 class Base:
     """What rebuilds a base without its checkpoint, and tells its weights from any others."""
@@ -217,9 +226,7 @@ class ActorModel(BaseFairseqModel):
         seams = list(self.seams())
         further = list({"attention": lambda: (), "all": self.further_seams, "maps": self.map_seams}[self.actor_sites]())
         if not seams:
-            raise UserError(
-                f"the {self.base.family} base has no encoder-decoder attention: there is no place for an actor"
-            )
+            raise no_place(self.base.family)
         layers = layers or "all"
         if layers not in ("all", "last"):
             raise UserError(f"--actor-layers {layers}: give all or last")

@@ -14,7 +14,7 @@ from fairseq_tg.corpus.directory import validation_splits
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.shares import bleu_statistics
-from fairseq_tg.evaluation.subset import read_subsets
+from fairseq_tg.evaluation.subset import Subset, read_subsets
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress
 from fairseq_tg.recipe.options import AUTO, R
@@ -50,6 +50,20 @@ def with_objective(recipe: R, model: Any, task: Any) -> R:
     of = ", ".join(splits)
     print(f"objective: {chosen}, as the base's greedy translations of {of} have {ratio:.3f} of the references' length")
     return replace(recipe, objective=chosen)
+
+
+def check_words(subset: Subset) -> None:
+    """Refuse references that are one word each to BLEU, which could tell no translation from another."""
+    if not subset.references or subset.targets is None:
+        return
+    words = bleu_statistics(subset.references, subset.references)[:, 1].mean()
+    tokens = sum(map(len, subset.targets)) / len(subset.targets)
+    if words < 2 and tokens > 4 * words:
+        raise UserError(
+            f"the references of {', '.join(subset.sets)} have {words:.1f} words each, as BLEU counts them, of "
+            f"{tokens:.0f} tokens: where a language is written without spaces, make the data of text that is divided "
+            "into words or characters"
+        )
 
 
 def length_ratio(outputs: Sequence[str], references: Sequence[str]) -> float:

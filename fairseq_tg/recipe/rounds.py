@@ -2,8 +2,9 @@
 
 The first round is the paper's, once for every selection that is tried, and then, if there is to be one, a second
 training on whole lists (see `Refinement`). In each that follows, the lists are those of the last round, but for the
-sentences whose greedy translation the actors have changed since: these are searched again, with the actors; from then
-on it is the second training alone, if there is one, else the first with the better selection.
+sentences whose greedy translation the actors have changed since: these are searched again, with the actors. It goes on
+from the best actors so far, by the second training, if there is one, else by the first, on what the first selection
+chooses.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ class Lists(NamedTuple):
 
     directory: Path
     manifest: Dict[str, Any]
-    model: Optional[Path]  # a checkpoint that searched; None is the base
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,7 @@ class Trainings:
         recipe, data, manifest = self.recipe, lists.directory, lists.manifest
         if selection != recipe.selections()[0]:  # the same lists, chosen from otherwise
             data = lists.directory.with_name(f"pseudo-{selection}")
-            manifest = build_corpus(
-                recipe, self.task, data, lists.model, selection=selection, kbest_from=lists.directory
-            )
+            manifest = build_corpus(recipe, self.task, data, selection=selection, kbest_from=lists.directory)
         directory = self.out / name / "actor" if recipe.trains_several() else self.out / "actor"
         print(f"== 2 of 3: {training.actor} actors by {training.criterion}, on {selection}, {directory}")
         checkpoint = train(
@@ -79,11 +77,11 @@ class Trainings:
         directory = lists_directory(self.out, number)
         print(f"== 1 of 3: the oracle corpus, {directory}")
         if before is None or model is None:
-            return Lists(directory, build_corpus(self.recipe, self.task, directory), None)
+            return Lists(directory, build_corpus(self.recipe, self.task, directory))
         manifest = build_corpus(self.recipe, self.task, directory, model, kbest_refresh=before.directory)
         counts = manifest["counts"]
         print(f"{counts['sentences'] - counts['kept']:,} of {counts['sentences']:,} sentences were searched again")
-        return Lists(directory, manifest, model)
+        return Lists(directory, manifest)
 
 
 def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path) -> Path:
@@ -102,10 +100,9 @@ def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path) -> Path:
             lists = trainings.lists(number, lists, last.checkpoint)
         elif refined is None:
             continue
-        training, selection = (recipe.training_on(last.selection), last.selection)
-        if refined is not None:
-            training, selection = refined, selections[0]
-        last = trainings.train(f"round-{number}", training, selection, lists, last.checkpoint)
+        # What the references have to give, the first round has taken: from then on it is the best of each list
+        training = refined or recipe.training_on(selections[0])
+        last = trainings.train(f"round-{number}", training, selections[0], lists, last.checkpoint)
         done.append(last)
     return _keep_best(out / "actor", done) if recipe.trains_several() else last.checkpoint
 

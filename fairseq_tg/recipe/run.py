@@ -16,10 +16,10 @@ from fairseq_tg.evaluation.report import make_report
 from fairseq_tg.evaluation.subset import read_subsets
 from fairseq_tg.files import make_directory
 from fairseq_tg.languages import LanguageOptions
-from fairseq_tg.models.base import ActorModel, Base, read_base
+from fairseq_tg.models.base import ActorModel, Base, has_places, no_place, read_base
 from fairseq_tg.models.families import FAMILIES
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.recipe.lengths import with_objective
+from fairseq_tg.recipe.lengths import check_words, with_objective
 from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, TRIED, R, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
@@ -51,7 +51,7 @@ def run(recipe: Recipe) -> List[Path]:
     for _, of_pair in reports.values():
         validation = validation_splits(Path(recipe.data), of_pair.pairs[0])
         for names in (subsets, validation):  # as the report will, and the training
-            read_subsets(of_pair, names, model, recipe.text, scores_targets=True)
+            check_words(read_subsets(of_pair, names, model, recipe.text, scores_targets=True))
     make_directory(out)
 
     checkpoint = train_in_rounds(recipe, record, task, out)
@@ -94,6 +94,8 @@ def open_base(recipe: R) -> Tuple[R, Base, Any, Any]:
     model, task = load_model(recipe.base, recipe.data, languages=recipe.languages)
     if isinstance(model, ActorModel):
         raise UserError(f"--base {recipe.base} has actors already: give the checkpoint of a model without")
+    if not has_places(record.family, model):
+        raise no_place(record.family)
     given = recipe.languages
     if task.marks and not (given.source_lang or given.lang_pairs or task.cfg.source_lang):
         raise UserError("a model of many languages: give --source-lang and --target-lang, or --lang-pairs")

@@ -250,6 +250,8 @@ class TGTask(ListTask):
         criterion = None if from_checkpoint else self._command.get("criterion")
         if criterion is not None and trains_actors(criterion._name):
             check_trains_actors_only(model)  # now: in its first update, fairseq would leave a crash.pt
+            if self._command.ema.store_ema:  # which averages the base, too, and rounds it anew
+                raise UserError("--store-ema is not for actors: fairseq-tg actor average gives the mean of checkpoints")
         self.built_models.append(model)
         return model
 

@@ -17,6 +17,7 @@ from fairseq.utils import split_paths
 from omegaconf import OmegaConf
 
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.splits import indexable
 from fairseq_tg.tasks.damage import naming_damage
 
 TG = "tg_"
@@ -82,7 +83,7 @@ class MarkedTask(FairseqTask):
                 f"there is no split '{split}' of {source}-{target} in '{self.cfg.data}': give a split and a pair that "
                 "are there"
             ) from None
-        return dataset.src, dataset.tgt
+        return indexable(dataset.src), None if dataset.tgt is None else indexable(dataset.tgt)
 
     def marked_pairs(self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Any:
         """Sentences of that pair, which end with the end of sentence, as a data set with marks."""

@@ -1,10 +1,13 @@
 """The objective follows from the length of the base's translations, unless it is given."""
 
 from dataclasses import replace
+from typing import List
 
 import pytest
 
-from fairseq_tg.recipe.lengths import choose_objective, length_ratio, with_objective
+from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation.subset import Subset
+from fairseq_tg.recipe.lengths import check_words, choose_objective, length_ratio, with_objective
 from fairseq_tg.recipe.options import Recipe
 from fairseq_tg.tasks.loading import load_model
 from tests.conftest import BASES, Workspace
@@ -28,3 +31,14 @@ def test_what_auto_stands_for(workspace: Workspace, capsys) -> None:
     assert printed.startswith(f"objective: {chosen}, as") and chosen == with_objective(recipe, model, task).objective
     given = replace(recipe, objective="chrf")
     assert with_objective(given, model, task) is given
+
+
+def subset(references: List[str], tokens: int) -> Subset:
+    return Subset([], [[5] * tokens for _ in references], [], references, None, {"valid": range(len(references))})  # type: ignore[arg-type]
+
+
+def test_references_without_words_are_refused() -> None:
+    with pytest.raises(UserError, match=r"the references of valid have 1\.0 words each"):
+        check_words(subset(["\u6211\u4eec\u5728\u516c\u56ed", "\u4e00\u53ea\u72d7"], 9))
+    check_words(subset(["ja", "nein"], 2))  # one word each they are
+    check_words(subset(["a dog runs here"], 20))

@@ -1,0 +1,162 @@
+"""What went wrong when somebody tried things that no other list of tests has: each is one line, or simply works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fairseq.data import Dictionary
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.recipe.options import Recipe
+from fairseq_tg.recipe.run import open_base
+from fairseq_tg.subwords import guess_subwords
+from tests.conftest import IN_PROCESS, TRANSFORMER, Workspace, hypotheses, run, run_tg
+from tests.integration.corpora import build, lists
+
+PROGRAM = Path(sys.executable).parent / "fairseq-tg"
+
+
+@pytest.fixture(scope="module")
+def compiled(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("compiled") / "model.tg"
+    run_tg("compile", workspace.bases["transformer"], out, "--data", workspace.data, "--no-subword")
+    return out
+
+
+@pytest.mark.parametrize(
+    "command, status, message",
+    [
+        ("echo w1 | {tg} translate {model} > /dev/full", 1, "cannot write: No space left on device"),
+        ("{tg} explain {model} w1 > /dev/full", 1, "cannot write: No space left on device"),
+        ("{tg} explain {model} w1 | true", 0, ""),
+        ("echo w1 | {tg} translate {model} >&-", 1, "standard input or output is closed"),
+        ("{tg} translate {model} <&-", 1, "standard input or output is closed"),
+        ("PYTHONIOENCODING=ascii {tg} explain {model} 'w1 \u00e4'", 0, ""),
+        ("ulimit -f 0; TMPDIR=/nonexistent {tg} serve {model} --port 0", 1, "there must be room for it in TMPDIR"),
+    ],
+)
+def test_outputs_and_places_that_fail(compiled: Path, command: str, status: int, message: str) -> None:
+    line = command.format(tg=PROGRAM, model=compiled)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
+    said = [line for line in done.stderr.splitlines() if line]
+    assert done.returncode == status and len(said) == bool(message)
+    assert all(line.startswith("fairseq_tg: error: ") and message in line for line in said)
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("dict.xx.txt", b"w1 5\nw2\n"),
+        ("dict.xx.txt", b"w1 5\nw1 5\n"),
+        ("dict.xx.txt", b"w1 many\n"),
+        ("dict.xx.txt", b"\xff\xfe 5\n"),
+        ("valid.xx-yy.xx.idx", b""),
+        ("valid.xx-yy.xx.idx", b"nonsense" * 20),
+        ("valid.xx-yy.xx.bin", b"\x01"),
+    ],
+)
+def test_damaged_data_is_one_line(workspace: Workspace, tmp_path: Path, name: str, content: bytes) -> None:
+    shutil.copytree(workspace.data, tmp_path / "bin")
+    (tmp_path / "bin" / name).write_bytes(content)
+    with pytest.raises(UserError, match="is damaged .*: binarize the data again|cannot read"):
+        run_tg(
+            *(
+                "report",
+                "--data",
+                tmp_path / "bin",
+                "--base",
+                workspace.bases["transformer"],
+                "--out",
+                tmp_path / "out",
+            ),
+            *("--subset", "valid", "--oracle-beam", "0"),
+        )
+
+
+@pytest.mark.parametrize("kind", ["cached", "lazy"])
+def test_data_of_older_formats(workspace: Workspace, tmp_path: Path, kind: str) -> None:
+    """fairseq still reads them; so do a corpus build and a report."""
+    texts = write_texts(workspace, tmp_path)
+    dictionaries = ["--srcdict", f"{workspace.data}/dict.xx.txt", "--tgtdict", f"{workspace.data}/dict.yy.txt"]
+    made = {}
+    for name in (kind, "mmap"):
+        run(
+            *("fairseq-preprocess", "-s", "xx", "-t", "yy", *dictionaries, "--trainpref", texts, "--validpref", texts),
+            *("--destdir", tmp_path / name, "--dataset-impl", name, "--workers", "1"),
+        )
+        build(workspace, str(tmp_path / name), tmp_path / f"{name}-corpus", "--kbest-jsonl")
+        made[name] = lists(tmp_path / f"{name}-corpus")
+    assert made[kind] == made["mmap"] and len(made[kind]) == 3
+    report = ("report", "--data", tmp_path / kind, "--base", workspace.bases["transformer"], "--subset", "valid")
+    assert "BLEU" in run_tg(*report, "--out", tmp_path / "report", "--oracle-beam", "0")
+    with pytest.raises(UserError, match="a corpus is built from binarized data"):
+        run(
+            *("fairseq-preprocess", "-s", "xx", "-t", "yy", *dictionaries, "--trainpref", texts, "--validpref", texts),
+            *("--destdir", tmp_path / "raw", "--dataset-impl", "raw", "--workers", "1"),
+        )
+        build(workspace, str(tmp_path / "raw"), tmp_path / "raw-corpus", "--dataset-impl", "raw")
+
+
+def write_texts(workspace: Workspace, directory: Path) -> Path:
+    for lang in ("xx", "yy"):
+        words = Dictionary.load(f"{workspace.data}/dict.{lang}.txt").symbols[4:8]
+        (directory / f"text.{lang}").write_text("".join(f"{word} {words[0]}\n" for word in words[:3]))
+    return directory / "text"
+
+
+def test_a_hung_up_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
+    code = """
+import sys
+from fairseq_tg.launch.processes import Command, run_all
+sleep = [sys.executable, "-c", "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"]
+run_all([Command("a command", sleep)], 1)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1 and "interrupted: run the same command to go on" in errors
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_averages_in_training_are_refused_by_name(workspace: Workspace, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--store-ema is not for actors"):
+        workspace.train("transformer", tmp_path / "tg", "--store-ema")
+    assert not (tmp_path / "tg" / "checkpoint_last.pt").exists()
+
+
+def test_a_base_without_attention_is_refused_before_its_corpus(workspace: Workspace, tmp_path: Path) -> None:
+    base = tmp_path / "base" / "checkpoint_last.pt"
+    sizes = ["--encoder-embed-dim", "8", "--decoder-embed-dim", "8", "--no-cross-attention"]
+    run(
+        *(
+            "fairseq-train",
+            workspace.data,
+            "--task",
+            "translation",
+            *TRANSFORMER.split(),
+            *sizes,
+            "--optimizer",
+            "adam",
+        ),
+        *("--max-update", "1", "--max-tokens", "200", "--save-dir", base.parent, "--log-format", "none", *IN_PROCESS),
+    )
+    assert hypotheses(workspace.generate(str(base), "--beam", "2"))
+    with pytest.raises(UserError, match="has no encoder-decoder attention: there is no place for an actor"):
+        open_base(Recipe(data=workspace.data, base=str(base), out=str(tmp_path / "out")))
+
+
+def test_characters_of_sentencepiece_are_subwords() -> None:
+    assert guess_subwords(["<s>", "\u2581", *"abcdefghijklmnopqrstuvwxyz"]) == "sentencepiece"
+    assert guess_subwords([*"abcdefghijklmnopqrstuvwxyz"]) is None
