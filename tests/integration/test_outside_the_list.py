@@ -65,7 +65,7 @@ def test_outputs_and_places_that_fail(compiled: Path, command: str, status: int,
 def test_damaged_data_is_one_line(workspace: Workspace, tmp_path: Path, name: str, content: bytes) -> None:
     shutil.copytree(workspace.data, tmp_path / "bin")
     (tmp_path / "bin" / name).write_bytes(content)
-    with pytest.raises(UserError, match="is damaged .*: binarize the data again|cannot read"):
+    with pytest.raises(UserError, match=r"is damaged .*: binarize the data again|cannot read"):
         run_tg(
             *(
                 "report",
