@@ -48,7 +48,7 @@ def unsupported(model: Any, by_engine: bool = True) -> Optional[str]:
         ):
             if getattr(layer, attribute, None) is not None:
                 return option
-        if layer.fc1.weight.dim() != 2 or layer.self_attn.bias_k is not None or layer.self_attn.add_zero_attn:
+        if own_weight(layer.fc1).dim() != 2 or layer.self_attn.bias_k is not None or layer.self_attn.add_zero_attn:
             return "an attention or feed-forward layer of its own"
         if by_engine and _activation(layer) is None:
             return f"--activation-fn {getattr(layer.activation_fn, '__name__', layer.activation_fn)}"
@@ -143,8 +143,8 @@ def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
         source_vocabulary=len(encoder.embed_tokens.weight),
         dim=decoder.embed_dim,
         encoder_dim=encoder.embed_tokens.embedding_dim,
-        encoder_ffn=len(first.fc1.weight),
-        decoder_ffn=len(last.fc1.weight),
+        encoder_ffn=len(own_weight(first.fc1)),
+        decoder_ffn=len(own_weight(last.fc1)),
         encoder_layers=len(encoder.layers),
         decoder_layers=len(decoder.layers),
         encoder_heads=first.self_attn.num_heads,

@@ -46,6 +46,13 @@ class ActedMaps(nn.Module):
         setattr(self, child, site)
         self.joined = {}
 
+    def register_parameter(self, name: str, param: Optional[nn.Parameter]) -> None:
+        """Torch's, without its look at what is there: to look at weights is to join them."""
+        if name in self._parameters:
+            self._parameters[name] = param
+        else:
+            super().register_parameter(name, param)
+
     def joined_weight(self, name: str) -> Tensor:
         """The weights of the map and of its actor, if it has one."""
         site = self._modules.get(child_of(name))

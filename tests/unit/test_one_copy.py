@@ -13,6 +13,7 @@ from fairseq_tg.loading import one_copy
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.loading.one_copy import LARGE, OneCopy, WithoutWeights
 from fairseq_tg.memory import MappedFiles
+from fairseq_tg.models.maps import ActedMaps
 from tests.conftest import FAMILIES
 
 
@@ -49,6 +50,8 @@ def test_actors_that_are_loaded_stay_the_same_parameters(workspace, base, sites)
     model.load_state_dict(state)
     after = dict(model.named_parameters())
     assert before and all(after[name] is parameter for name, parameter in before.items())
+    joined = [module.joined for module in model.modules() if isinstance(module, ActedMaps)]
+    assert not any(joined) and bool(joined) is (sites == "maps")  # nothing is joined before it is needed
 
 
 def test_half_precision_is_copied(workspace):
