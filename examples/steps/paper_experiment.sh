@@ -11,4 +11,4 @@ echo "== 2. prepare"; bash "$steps/prepare_bpe.sh" "$work" "$source" "$target" "
 echo "== 3. base"; bash "$steps/train_base.sh" "$work" "$family" "$size"
 # The paper's own setting: gates at the attention, the best of every list by sentence BLEU, the base's dropout off
 echo "== 4. actor"; fairseq-tg run --data "$work/data-bin" --base "$work/$family/checkpoint_best.pt" --out "$work/tg-$family" \
-    --actor-sites attention --selection top1 --objective sbleu --lr 3e-3 --no-base-dropout
+    --actor-sites attention --selection top1 --objective sbleu --lr 3e-3 --no-base-dropout --rounds 1

@@ -20,6 +20,6 @@ fairseq-train "$data" --user-dir "$(python -m fairseq_tg)" --arch transformer --
     --no-epoch-checkpoints --seed "$seed" --save-dir "$work/base" --log-format simple --log-interval 1000 > "$work/base.log" 2>&1
 
 echo "== 3. oracle corpus, actors and report: what fairseq-tg run does for any base"
-# (top1: in this language a base has learned all that the references have, and these would only call it back)
+# (top1: in this language a base has learned all that the references have, and these would only call it back; one round: to be quick)
 fairseq-tg run --data "$data" --base "$work/base/checkpoint_best.pt" --out "$work" --beam 10 --batch-size 64 \
-    --selection top1 --lr 2e-3 --max-tokens 2000 --epochs 8 --seed "$seed"
+    --selection top1 --rounds 1 --lr 2e-3 --max-tokens 2000 --epochs 8 --seed "$seed"

@@ -37,6 +37,6 @@ def advise(share: Share, length: float) -> List[str]:
         tries.append(f"translations are short ({length:.3f} of the references): --objective sbleu+2, if it was another")
     elif length > LONG:
         tries.append(f"translations are long ({length:.3f} of the references): --objective sbleu, if it was another")
-    tries.append("--rounds 2: lists of the model with its actors, and training on from there")
+    tries.append("--rounds 3: lists of the model with its actors once more, and training on from there")
     tries.append("more text of the kind to be translated, without references: --selection mbr (docs/corpus.md)")
     return ["to try: " + "; ".join(tries)]

@@ -46,7 +46,7 @@ def _keeps_greedy(recipe: Recipe, directory: Path, changes: Dict[str, Any]) -> b
     """Whether greedy translations are kept: for a next round's lists; of a corpus that is there, as it was begun."""
     manifest = CorpusDirectory(str(directory)).manifest
     if manifest is None:
-        return recipe.rounds > 1 and "kbest_from" not in changes
+        return (recipe.rounds or 1) > 1 and "kbest_from" not in changes
     return bool(manifest["recipe"].get("greedy"))
 
 

@@ -16,6 +16,8 @@ AUTO = "auto"
 TRIED = ("top1", "comb")
 #: Criteria that learn from k-best lists
 LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
+#: Lists are made once of the base, and once of the model with the actors that these gave: see docs/results.md
+ROUNDS = 2
 
 
 #: What is best of settings that are not given, and for which family it is something else: see docs/results.md
@@ -124,10 +126,11 @@ class Recipe:
     workers: int = option("cores to use", lambda: os.cpu_count() or 1, least=1)
     subset: str = option("split to report on", "test")
     beam: int = option("k of the oracle corpus", 35, least=1)
-    rounds: int = option(
+    rounds: Optional[int] = option(
         "how many times lists are made and trained on; from the second on with the actors trained so far, where they "
-        "have changed the greedy translation. The best round by greedy BLEU on valid is kept",
-        1,
+        "have changed the greedy translation. The best training by greedy BLEU on valid is kept "
+        f"(default: {ROUNDS}; 1 for a model of many languages)",
+        None,
         least=1,
     )
     objective: str = option(
@@ -160,7 +163,7 @@ class Recipe:
 
     def trains_several(self) -> bool:
         """Whether there is a best of several trainings."""
-        return self.rounds > 1 or self.refined() is not None or len(self.selections()) > 1
+        return (self.rounds or 1) > 1 or self.refined() is not None or len(self.selections()) > 1
 
     def training_on(self, selection: str) -> Training:
         """The training; on a corpus with the references, which is twice as large, in fewer epochs."""
@@ -191,7 +194,7 @@ KINDS = ("actor", "beam", "composition", "objective", "method")
 class Ablation(Recipe):
     """Of `fairseq-tg ablate`."""
 
-    rounds: int = 1  # is not varied
+    rounds: Optional[int] = 1  # is not varied
     kind: str = option("what is varied", choices=KINDS, positional=True)
     selection: str = option("what is learned of a k-best list", TRIED[0])
     out: str = option("directory; the same as for `run` shares its corpus")

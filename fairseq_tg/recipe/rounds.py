@@ -94,7 +94,7 @@ def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path) -> Path:
         for of in selections
     ]
     last = max(done, key=lambda one: one.score)
-    for number in range(1, recipe.rounds + 1):
+    for number in range(1, (recipe.rounds or 1) + 1):
         if number > 1:
             print(f"== round {number} of {recipe.rounds}")
             lists = trainings.lists(number, lists, last.checkpoint)

@@ -20,7 +20,7 @@ from fairseq_tg.models.base import ActorModel, Base, has_places, no_place, read_
 from fairseq_tg.models.families import FAMILIES
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.lengths import check_words, with_objective
-from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, TRIED, R, Recipe
+from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, ROUNDS, TRIED, R, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import check_hypotheses, source_flags
@@ -84,7 +84,7 @@ def _report(
 
 
 def open_base(recipe: R) -> Tuple[R, Base, Any, Any]:
-    """The recipe for a base of its size, the base's record, its model and a task for it.
+    """The recipe with what was not given as it is best for a base, the base's record, its model and a task for it.
 
     Refuses what there are no actors for, or has some already.
     """
@@ -100,7 +100,8 @@ def open_base(recipe: R) -> Tuple[R, Base, Any, Any]:
     if task.marks and not (given.source_lang or given.lang_pairs or task.cfg.source_lang):
         raise UserError("a model of many languages: give --source-lang and --target-lang, or --lang-pairs")
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    return replace(recipe, training=recipe.training.of_size(parameters)), record, model, task
+    rounds = recipe.rounds or (1 if task.marks else ROUNDS)
+    return replace(recipe, rounds=rounds, training=recipe.training.of_size(parameters)), record, model, task
 
 
 def knows_lists(task: Any, criterion: str) -> bool:

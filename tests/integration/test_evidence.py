@@ -149,6 +149,7 @@ def test_data_in_the_other_direction_with_two_validation_sets(workspace, data, t
         shutil.copy(path, path.with_name(path.name.replace("test", "valid1")))
     flags = ["--data", reversed_, "--base", workspace.bases["lstm"], "--out", tmp_path / "out", "--beam", "2"]
     flags += ["--workers", "1", "--epochs", "1", "--max-tokens", "2000", "--source-lang", "xx", "--target-lang", "yy"]
+    flags += ["--rounds", "1"]
     printed = run_tg("run", *flags)
     assert printed.splitlines()[-1] == str(tmp_path / "out" / "report" / "report.html")
     assert "greedy translations of valid, valid1 have" in printed

@@ -105,6 +105,7 @@ def test_lists_of_a_tg_model_are_of_its_base(workspace, data, whole, tmp_path):
 def test_the_whole_recipe(workspace, tmp_path):
     flags = ["--data", workspace.data, "--base", workspace.bases[BASE], "--out", tmp_path / "work", "--beam", "4"]
     flags += ["--workers", "1", "--epochs", "1", "--max-tokens", "400", "--subset", "valid"]
+    flags += ["--rounds", "1"]
     run_tg("run", *flags, "--criterion", "actor_trie", "--hypotheses", "3")
     state = load_checkpoint(str(tmp_path / "work" / "actor" / "checkpoint_best.pt"))
     criterion, updates = state["cfg"]["criterion"], state["optimizer_history"][-1]["num_updates"]

@@ -30,4 +30,4 @@ def test_advice_is_for_those_who_got_little() -> None:
     assert "short (0.950" in advise(little, 0.95)[0]
     assert "long (1.050" in advise(little, 1.05)[0]
     assert "--objective" not in advise(little, 1.0)[0]
-    assert "--rounds 2" in advise(little, 1.0)[0]
+    assert "--rounds 3" in advise(little, 1.0)[0]
