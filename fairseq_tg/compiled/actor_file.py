@@ -102,7 +102,7 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
 
 
 def _check_whole(metadata: Dict[str, Any], layers: Tuple[List[int], ...], found: Tensors, base: Layout) -> None:
-    """Raise ValueError if a layer, or a matrix, that is to have actors has none. (What else is missing is missed.)"""
+    """Raise ValueError if a layer, or a matrix, that is to have actors has none."""
     last, sites = metadata.get("actor_layers") == "last", metadata.get("actor_sites")
     attending = base.attending()[-1:] if last else base.attending()
     if base.family != "lstm" and sorted(layers[0]) != sorted(attending):

@@ -28,7 +28,6 @@ from fairseq_tg.recipe.training import BEST, train
 class Trained(NamedTuple):
     score: float  # greedy BLEU on the validation set
     checkpoint: Path
-    selection: str
 
 
 class Lists(NamedTuple):
@@ -67,7 +66,7 @@ class Trainings:
             text=recipe.text,
             start=start,
         )
-        found = Trained(validation_score(checkpoint), checkpoint, selection)
+        found = Trained(validation_score(checkpoint), checkpoint)
         if recipe.trains_several():
             print(f"{name}: greedy BLEU on the validation set {found.score:.2f}")
         return found
