@@ -74,8 +74,8 @@ def test_a_second_run_of_a_stage_is_refused_while_the_first_lives(tmp_path):
         raise AssertionError("both are at work")
     os.kill(first.pid, signal.SIGKILL)
     first.join()
-    with Stage(tmp_path, {}).doing([]):
-        pass
+    with Stage(tmp_path, {}).doing(["made"]):
+        (tmp_path / "made").touch()
     assert Stage(tmp_path, {}).is_done()
 
 
