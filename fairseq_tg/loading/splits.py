@@ -6,15 +6,11 @@ from typing import Any
 
 from fairseq.data import data_utils
 
-from fairseq_tg.errors import UserError
-
 
 def load_side(path: str) -> Any:
-    """One side of a split, by its path without an ending."""
+    """One side of a split, by its path without an ending; None if there is none, as of text without references."""
     dataset = data_utils.load_indexed_dataset(path)
-    if dataset is None:
-        raise UserError(f"'{path}' is not binarized: run fairseq-preprocess without --dataset-impl raw")
-    return indexable(dataset)
+    return None if dataset is None else indexable(dataset)
 
 
 def indexable(dataset: Any) -> Any:
