@@ -43,8 +43,7 @@ def extract(model: Any) -> Tuple[Layout, Tensors]:
     problem = unsupported(model)
     if problem:
         raise UserError(f"this model cannot be compiled because of {problem}; fairseq-interactive translates with it")
-    layout, extracted = _extractor(model).extract(model)
-    tensors = {name: _array(tensor) for name, tensor in extracted.items()}
+    layout, tensors = _own(model)
     actors, change = _beside(model)
     joined = matrices_with_actors(layout, tensors, actors, change)
     return replace(layout, acted=acted_names(joined)), {**tensors, **joined}
@@ -52,14 +51,18 @@ def extract(model: Any) -> Tuple[Layout, Tensors]:
 
 def make_engine(model: Any) -> Engine:
     """An engine for a model that is supported, which searches with its actors; it takes as little memory as it can."""
-    layout, extracted = _extractor(model).extract(model)
-    tensors = {name: _array(tensor) for name, tensor in extracted.items()}
-    del extracted
+    layout, tensors = _own(model)
     actors, change = _beside(model)
     parts = acted_parts(layout, actors)
     # A matrix with its actors is made when the engine takes it, and not kept
     changed = {name: partial(with_changes, parts=of_matrix, change=change) for name, of_matrix in parts.items()}
     return Engine(layout, tensors, consume=True, changed=changed)
+
+
+def _own(model: Any) -> Tuple[Layout, Tensors]:
+    """The layout and tensors of a model that is supported, but for actors beside its maps."""
+    layout, extracted = _extractor(model).extract(model)
+    return layout, {name: _array(tensor) for name, tensor in extracted.items()}
 
 
 def _beside(model: Any) -> Tuple[Set[str], Callable[[Part], np.ndarray]]:
