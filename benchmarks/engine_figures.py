@@ -6,7 +6,7 @@ machine with nothing else to do:
 
     python benchmarks/large_base.py large --ranks 0
     python benchmarks/engine_figures.py OUT --data bin --transformer transformer.pt --actor tg.pt --lstm lstm.pt \\
-        --fconv fconv.pt --large large [--subset valid] [--quick]
+        --lstm-actor tg-lstm.pt --fconv fconv.pt --fconv-actor tg-fconv.pt --large large [--subset valid] [--quick]
 
 OUT has figures.json, figures.md (a table of ratios, and the tables of every bench) and a directory for each run; one
 that is there is not made again. Of OUT/small/bench.json benchmarks/quality_and_speed.py draws the README's picture.
@@ -100,18 +100,21 @@ def figures(run: Run) -> List[Tuple[str, str, float, float]]:
         built = run.builds(f"k35-{size}", base, data, subset, BUILDS)
         for engine, what, goal in zip(BUILDS[1:], ("float32", "int8 / float32"), goals):
             found.append((f"k = 35, native / CTranslate2, {what}, 2 threads", size, goal, built[engine]["ratio"]))
-    for family, base, goal, speed in (
-        ("Transformer", args.transformer, 2.5, None),
-        ("LSTM", args.lstm, 2.0, 6.0),
-        ("ConvS2S", args.fconv, 2.5, 10.0),
+    for family, base, actor, goal, speed, cost in (
+        ("Transformer", args.transformer, args.actor, 2.5, None, 0.85),
+        ("LSTM", args.lstm, args.lstm_actor, 2.0, 6.0, 0.85),
+        ("ConvS2S", args.fconv, args.fconv_actor, 2.5, 10.0, 0.8),
     ):
         built = run.builds(f"k35-{family}-fairseq", base, args.data, args.subset, BESIDE_FAIRSEQ)["native"]
         found.append(("k = 35, native / fairseq, 2 threads", family, goal, built["ratio"]))
         found.append(("k = 35, chosen as by fairseq", family, 0.999, built["same_chosen_hypothesis"]))
+        bench = run.bench("small" if speed is None else family, base, args.data, "--actor", actor, *split, *some)
         if speed is not None:
-            bench = run.bench(family, base, args.data, *split, *some)
             greedy = ratio(bench, "compiled base float32", "fairseq greedy")
             found.append(("greedy, sentence by sentence, native / fairseq", family, speed, greedy))
+        for p in PRECISIONS:
+            tg = ratio(bench, f"compiled tg {p}", f"compiled base {p}")
+            found.append((f"greedy, sentence by sentence, tg / base, {p}", family, cost, tg))
     built = run.builds("k35-large-fairseq", large, large_data, "test", BESIDE_FAIRSEQ)["native"]
     return [*found, ("k = 35, native / fairseq, 2 threads", "large", 1.5, built["ratio"])]
 
@@ -145,7 +148,9 @@ def main() -> None:
         ("transformer", "a base"),
         ("actor", "a tg checkpoint of the Transformer"),
         ("lstm", "a base"),
+        ("lstm-actor", "a tg checkpoint of the LSTM"),
         ("fconv", "a base"),
+        ("fconv-actor", "a tg checkpoint of the ConvS2S"),
     ):
         parser.add_argument(f"--{name}", required=True, help=help)
     parser.add_argument("--large", type=Path, required=True, help="the directory that benchmarks/large_base.py made")

@@ -1,4 +1,4 @@
-"""The objective that puts the length of a base's translations right.
+"""The objective that puts the length of translations right.
 
 Sentence BLEU chooses short hypotheses and actors learn that: good for a base that is too long, bad for one that is too
 short, which pays in BLEU's brevity penalty. `sbleu+1` and `sbleu+2` choose longer ones (docs/results.md).
@@ -31,7 +31,7 @@ def choose_objective(ratio: float) -> str:
 
 
 def with_objective(recipe: R, model: Any, task: Any) -> R:
-    """The recipe with an objective of its own in the place of `auto`: the same one whenever it is asked."""
+    """The recipe with the objective in the place of `auto` that is right for a model: the same whenever it is asked."""
     if recipe.objective != AUTO:
         return recipe
     if len(task.pairs) > 1:
@@ -48,7 +48,7 @@ def with_objective(recipe: R, model: Any, task: Any) -> R:
     ratio = length_ratio([subset.words(sentence) for sentence in tokens], subset.references)
     chosen = choose_objective(ratio)
     of = ", ".join(splits)
-    print(f"objective: {chosen}, as the base's greedy translations of {of} have {ratio:.3f} of the references' length")
+    print(f"objective: {chosen}, as greedy translations of {of} have {ratio:.3f} of the references' length")
     return replace(recipe, objective=chosen)
 
 

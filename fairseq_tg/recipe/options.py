@@ -134,8 +134,8 @@ class Recipe:
         least=1,
     )
     objective: str = option(
-        "what a translation is chosen by, as in a corpus build; auto: sbleu+2, sbleu+1 or sbleu, the longer the base's "
-        "greedy translations of valid are, so that actors put their length right",
+        "what a translation is chosen by, as in a corpus build; auto: sbleu+2, sbleu+1 or sbleu, the longer the greedy "
+        "translations of valid are by the model that is searched with, so that actors put their length right",
         AUTO,
     )
     selection: str = option(

@@ -4,13 +4,13 @@ The first round is the paper's, once for every selection that is tried, and then
 training on whole lists (see `Refinement`). In each that follows, the lists are those of the last round, but for the
 sentences whose greedy translation the actors have changed since: these are searched again, with the actors. It goes on
 from the best actors so far, by the second training, if there is one, else by the first, on what the first selection
-chooses.
+chooses, by the objective that the length of their translations asks for, if none is given.
 """
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -20,9 +20,11 @@ from fairseq_tg.files import replacing
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.base import Base
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
-from fairseq_tg.recipe.options import Recipe, Training
+from fairseq_tg.recipe.lengths import with_objective
+from fairseq_tg.recipe.options import AUTO, Recipe, Training
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import BEST, train
+from fairseq_tg.tasks.loading import load_model
 
 
 class Trained(NamedTuple):
@@ -45,6 +47,7 @@ class Trainings:
     base: Base
     task: Any
     out: Path
+    by_length: bool  # whether the objective is the first round's, and each of the others has its own
 
     def train(self, name: str, training: Training, selection: str, lists: Lists, start: Optional[Path]) -> Trained:
         """Train on what a selection chooses of lists, from fresh actors or on from a checkpoint's."""
@@ -77,15 +80,24 @@ class Trainings:
         print(f"== 1 of 3: the oracle corpus, {directory}")
         if before is None or model is None:
             return Lists(directory, build_corpus(self.recipe, self.task, directory))
-        manifest = build_corpus(self.recipe, self.task, directory, model, kbest_refresh=before.directory)
+        recipe = self.recipe
+        if self.by_length:
+            loaded = load_model(str(model), recipe.data, languages=recipe.languages)
+            recipe = with_objective(replace(recipe, objective=AUTO), *loaded)
+        manifest = build_corpus(recipe, self.task, directory, model, kbest_refresh=before.directory)
         counts = manifest["counts"]
         print(f"{counts['sentences'] - counts['kept']:,} of {counts['sentences']:,} sentences were searched again")
         return Lists(directory, manifest)
 
 
-def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path) -> Path:
-    """Do what is not done of all trainings; gives the best one's checkpoint, OUT/actor/checkpoint_best.pt."""
-    refined, selections, trainings = recipe.refined(), recipe.selections(), Trainings(recipe, base, task, out)
+def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path, by_length: bool = False) -> Path:
+    """Do what is not done of all trainings; gives the best one's checkpoint, OUT/actor/checkpoint_best.pt.
+
+    by_length: the recipe's objective follows from the length of the base's translations, so that further rounds, which
+        begin with others, have one of their own.
+    """
+    refined, selections = recipe.refined(), recipe.selections()
+    trainings = Trainings(recipe, base, task, out, by_length)
     lists = trainings.lists(1)
     alone = "round-1" if refined is None else "first"
     done = [

@@ -32,6 +32,7 @@ def run(recipe: Recipe) -> List[Path]:
     recipe, record, model, task = open_base(recipe)
     subsets, out = recipe.subset.split(","), Path(recipe.out)
     check(recipe, task, subsets)
+    by_length = recipe.objective == AUTO
     recipe = with_objective(recipe, model, task)
     if task.marks and recipe.selection == AUTO:
         print(f"selection: {TRIED[0]}; what references add to a model of many languages was not tried")
@@ -54,7 +55,7 @@ def run(recipe: Recipe) -> List[Path]:
             check_words(read_subsets(of_pair, names, model, recipe.text, scores_targets=True))
     make_directory(out)
 
-    checkpoint = train_in_rounds(recipe, record, task, out)
+    checkpoint = train_in_rounds(recipe, record, task, out, by_length)
     for directory, (languages, of_pair) in reports.items():
         print(f"== 3 of 3: the report on {recipe.subset}, {directory}")
         _report(recipe, languages, of_pair.pairs, record, checkpoint, directory)

@@ -14,7 +14,8 @@ from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.base import read_base
 from fairseq_tg.recipe import rounds
-from fairseq_tg.recipe.options import Recipe, Refinement, Training
+from fairseq_tg.recipe.lengths import with_objective
+from fairseq_tg.recipe.options import AUTO, Recipe, Refinement, Training
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.run import check
 from fairseq_tg.tasks.loading import load_model
@@ -105,11 +106,11 @@ def test_a_round_after_references_is_of_the_best_of_its_lists(workspace, tmp_pat
     """As with `fairseq-tg run --rounds 2`, where `comb` wins the first round."""
     monkeypatch.setattr(rounds, "validation_score", lambda path: float("comb" in str(path)))
     recipe = Recipe(
-        **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "objective": "sbleu"},
+        **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "objective": "chrf"},
         **{"beam": 3, "workers": 1, "rounds": 2, "training": Training(epochs=1, max_tokens=400, lr=0.02)},
     )
     _, task = load_model(recipe.base, recipe.data)
-    train_in_rounds(recipe, read_base(recipe.base)[0], task, tmp_path)
+    train_in_rounds(recipe, read_base(recipe.base)[0], task, tmp_path, by_length=True)
     names = ("pseudo-bin", "pseudo-comb", "round-2/pseudo-bin")
     recipes = [CorpusDirectory(str(tmp_path / name)).manifest["recipe"] for name in names]
     assert [recipe["selection"] for recipe in recipes] == ["top1", "comb", "top1"]
@@ -117,7 +118,11 @@ def test_a_round_after_references_is_of_the_best_of_its_lists(workspace, tmp_pat
     assert [bool(recipe.get("greedy")) for recipe in recipes] == [True, False, True]
     assert recipes[0]["base"] == recipes[1]["base"] != recipes[2]["base"]
     stage = parse_json((tmp_path / "round-2" / "actor" / "stage.json").read_text())["settings"]
-    assert stage["start"] == hash_file(tmp_path / "comb" / "actor" / "checkpoint_best.pt")
+    winner = tmp_path / "comb" / "actor" / "checkpoint_best.pt"
+    assert stage["start"] == hash_file(winner)
+    # and are chosen from by what the length of that model's translations asks for
+    asked = with_objective(replace(recipe, objective=AUTO), *load_model(str(winner), recipe.data)).objective
+    assert [recipe["objective"] for recipe in recipes] == ["chrf", "chrf", asked]
 
 
 def test_two_trainings_on_lists_are_one_too_many(workspace, tmp_path):
