@@ -96,6 +96,7 @@ def _search(searched: Searched, int8: bool) -> Search:
         normalize=not generation.unnormalized,
     )
     pool = ThreadPoolExecutor(torch.get_num_threads())
+    torch.set_num_threads(1)  # greedy translations are made beside these, which have the cores already
     engines: List[Engine] = []
     under_way: Dict[int, Tuple[Future, int]] = {}  # a batch's results, and the sentence's place in it
 

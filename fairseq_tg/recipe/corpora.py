@@ -31,7 +31,7 @@ def build_corpus(
     flags += ["--kbest-greedy"] if _keeps_greedy(recipe, directory, changes) else []
     flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0"]
     flags += recipe.text.flags(*task.pairs[0])
-    manifest = build_locally(flags, str(directory), recipe.workers)
+    manifest = build_locally(flags, str(directory), recipe.workers, threads=1)
     # a training's data is here
     for split in validation_splits(Path(recipe.data), task.pairs[0]):
         if hash_data(directory, split, task.pairs) != hash_data(Path(recipe.data), split, task.pairs):
