@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Type
 from fairseq_tg import __version__
 from fairseq_tg.arguments import Parser, add_options, at_least, read_options
 from fairseq_tg.compiled.options import Compilation, ExplainOptions, SearchOptions, Translation
-from fairseq_tg.errors import UserError, printable, report_in_one_line
+from fairseq_tg.errors import INTERRUPTED, UserError, printable, report_in_one_line
 from fairseq_tg.evaluation.options import BenchOptions, ReportOptions
 from fairseq_tg.files import replacing
 from fairseq_tg.recipe.options import Ablation, Recipe
@@ -337,6 +337,13 @@ def _missing(package: Optional[str]) -> UserError:
 
 def main(argv: Optional[List[str]] = None) -> None:
     report_in_one_line()
+    try:
+        _main(argv)
+    except KeyboardInterrupt:
+        raise UserError(INTERRUPTED) from None
+
+
+def _main(argv: Optional[List[str]]) -> None:
     args = get_parser().parse_args(argv)
     if getattr(args, "needs_fairseq", True):
         try:  # it brings the plugin: now, and not in the middle of a module that the plugin needs

@@ -6,6 +6,9 @@ import sys
 from types import TracebackType
 from typing import Optional, Type
 
+#: What a command says that was told to end before it had
+INTERRUPTED = "interrupted: run the same command to go on"
+
 
 class UserError(Exception):
     """One sentence for the user: what was wrong, with which value, what to do about it.

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,22 @@ from queue import Empty, Queue
 from threading import Thread, current_thread, main_thread
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
-from fairseq_tg.errors import UserError
+from fairseq_tg.errors import INTERRUPTED, UserError
 
 #: How fairseq_tg's own errors begin; and what Slurm adds to a log when a command is dead already
 OURS, SLURMS = "fairseq_tg: error: ", ("srun: ", "slurmstepd")
+#: What a launcher around this one says of its own ranks: with several GPUs, fairseq would take one process of ours for
+#: one of them, and wait for the others
+OUTER_WORLD = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+#: Tells a command the process that waits for it
+LAUNCHER = "FAIRSEQ_TG_LAUNCHER"
+#: On Linux such a command ends with that process, also if that is killed: its locks are free then, and after another
+#: start there would be two at work in one directory. (PR_SET_PDEATHSIG is 1, SIGTERM 15.)
+_ENDS_WITH_LAUNCHER = (
+    f"import os; launcher = os.environ.pop('{LAUNCHER}', ''); "
+    "launcher and sys.platform == 'linux' and __import__('ctypes').CDLL(None).prctl(1, 15); "
+    "launcher and os.getppid() != int(launcher) and os._exit(1)"
+)
 
 
 @dataclass
@@ -31,7 +44,8 @@ class Command:
 def python(module: str, function: str, name: str) -> List[str]:
     """A function of a module as a command. Unlike python's own -m, it imports nothing from the current directory."""
     without = "import sys; sys.path[:] = filter(None, sys.path)"
-    return [sys.executable, "-c", f"{without}; sys.argv[0] = '{name}'; import {module} as m; m.{function}()"]
+    run = f"sys.argv[0] = '{name}'; import {module} as m; m.{function}()"
+    return [sys.executable, "-c", f"{without}; {_ENDS_WITH_LAUNCHER}; {run}"]
 
 
 def fairseq(program: str, *words: str) -> List[str]:
@@ -49,8 +63,8 @@ def run_all(commands: Sequence[Command], threads: int, show: Callable[[], None] 
     """
     ended: Queue[Tuple[Command, int]] = Queue()  # in the order in which they do: the first that fails is to blame
     processes: List[subprocess.Popen] = []
-    try:
-        with _interrupted_by_signals():
+    with _interrupted_by_signals():
+        try:
             for command in commands:
                 processes.append(_start(command, threads))
                 Thread(target=lambda c, p: ended.put((c, p.wait())), args=(command, processes[-1]), daemon=True).start()
@@ -59,10 +73,10 @@ def run_all(commands: Sequence[Command], threads: int, show: Callable[[], None] 
                 if status:
                     raise failure(command.name, _describe(status), command.log)
             show()
-    except KeyboardInterrupt:
-        raise UserError("interrupted: run the same command to go on") from None
-    finally:
-        _end(processes)
+        except KeyboardInterrupt:
+            raise UserError(INTERRUPTED) from None
+        finally:
+            _end(processes)
 
 
 def failure(name: str, how: str, log: Optional[Path]) -> UserError:
@@ -72,7 +86,8 @@ def failure(name: str, how: str, log: Optional[Path]) -> UserError:
 
 
 def _start(command: Command, threads: int) -> subprocess.Popen:
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    environment = {name: value for name, value in os.environ.items() if name not in OUTER_WORLD}
+    environment.update({"OMP_NUM_THREADS": str(threads), LAUNCHER: str(os.getpid())})
     if command.log:
         command.log.unlink(missing_ok=True)  # it may be a link to somewhere else
     with open(command.log, "w") if command.log else nullcontext() as log:
@@ -106,13 +121,17 @@ def _interrupted_by_signals() -> Iterator[None]:
 
 
 def _end(processes: List[subprocess.Popen]) -> None:
+    """End what still runs: gently, and if that takes too long, or another signal asks for it, at once."""
     for process in processes:
         process.terminate()
-    for process in processes:
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
+    try:
+        deadline = time.monotonic() + 10
+        for process in processes:
+            process.wait(max(0, deadline - time.monotonic()))
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        for process in processes:
             process.kill()
+        for process in processes:
             process.wait()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -9,15 +10,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Tuple
 
 import pytest
 from fairseq.data import Dictionary
 
+from fairseq_tg import cli
 from fairseq_tg.errors import UserError
 from fairseq_tg.recipe.options import Recipe
 from fairseq_tg.recipe.run import open_base
 from fairseq_tg.subwords import guess_subwords
-from tests.conftest import IN_PROCESS, TRANSFORMER, Workspace, hypotheses, run, run_tg
+from tests.conftest import IN_PROCESS, TRANSFORMER, Workspace, heed_interrupts, hypotheses, run, run_tg
 from tests.integration.corpora import build, lists
 
 PROGRAM = Path(sys.executable).parent / "fairseq-tg"
@@ -111,23 +114,98 @@ def write_texts(workspace: Workspace, directory: Path) -> Path:
     return directory / "text"
 
 
-def test_a_hung_up_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
-    code = """
-import sys
-from fairseq_tg.launch.processes import Command, run_all
-sleep = [sys.executable, "-c", "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(60)"]
-run_all([Command("a command", sleep)], 1)
+#: A command as launchers start them: it says who it is and what it was told, and sleeps, whatever it is asked to do
+SLEEPER = """
+import json, os, pathlib, signal, time
+def main():
+    for number in map(int, os.environ.get("DEAF_TO", "").split()):
+        signal.signal(number, signal.SIG_IGN)
+    pathlib.Path("environment.new").write_text(json.dumps(dict(os.environ)))
+    pathlib.Path("pid.new").write_text(str(os.getpid()))
+    os.rename("environment.new", "environment")
+    os.rename("pid.new", "pid")
+    time.sleep(60)
 """
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+LAUNCHER = """
+from fairseq_tg.errors import report_in_one_line
+report_in_one_line()
+from fairseq_tg.launch.processes import Command, python, run_all
+run_all([Command("a command", python("sleeper", "main", "sleeper"))], 1)
+"""
+
+
+def launch(directory: Path, **environment: str) -> Tuple[subprocess.Popen, int]:
+    """A launcher, and the number of the process that it has started."""
+    (directory / "sleeper.py").write_text(SLEEPER)
+    path = os.pathsep.join([str(directory), *filter(None, sys.path)])
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER],
+        **{"cwd": directory, "stderr": subprocess.PIPE, "text": True, "preexec_fn": heed_interrupts},
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
     deadline = time.monotonic() + 30
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+    while not (directory / "pid").exists():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
+    return process, int((directory / "pid").read_text())
+
+
+def assert_ends(pid: int) -> None:
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_hung_up_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
+    process, command = launch(tmp_path)
     process.send_signal(signal.SIGHUP)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1 and "interrupted: run the same command to go on" in errors
-    with pytest.raises(ProcessLookupError):
-        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert_ends(command)
+
+
+def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path) -> None:
+    """Its lock is free at once: started again, there would be two trainings in one directory."""
+    process, command = launch(tmp_path)
+    process.kill()
+    process.communicate(timeout=30)
+    assert_ends(command)
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_launcher_that_is_told_twice_ends_at_once(tmp_path: Path, second: signal.Signals) -> None:
+    process, command = launch(tmp_path, DEAF_TO=f"{signal.SIGTERM} {signal.SIGINT}")
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None  # it waits for a command that is deaf
+    process.send_signal(second)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1 and time.monotonic() - began < 8
+    assert errors.splitlines() == ["fairseq_tg: error: interrupted: run the same command to go on"]
+    assert_ends(command)
+
+
+def test_a_launcher_within_another_has_a_world_of_its_own(tmp_path: Path) -> None:
+    """Inside torchrun or a job of Kubernetes, with several GPUs: a training would wait for ranks that never come."""
+    outer = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "0", "LOCAL_RANK": "0"}
+    process, _ = launch(tmp_path, **outer)
+    process.terminate()
+    process.communicate(timeout=30)
+    told = json.loads((tmp_path / "environment").read_text())
+    assert not outer.keys() & told.keys() and told["OMP_NUM_THREADS"] == "1"
+
+
+def test_an_interrupt_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it comes: in the middle of a report, say, or while torch is imported."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "read_options", interrupt)
+    with pytest.raises(UserError, match="interrupted: run the same command to go on"):
+        run_tg("run", "--data", "data", "--base", "base.pt", "--out", "out")
 
 
 def test_averages_in_training_are_refused_by_name(workspace: Workspace, tmp_path: Path) -> None:
