@@ -21,6 +21,8 @@ OURS, SLURMS = "fairseq_tg: error: ", ("srun: ", "slurmstepd")
 #: What a launcher around this one says of its own ranks: with several GPUs, fairseq would take one process of ours for
 #: one of them, and wait for the others
 OUTER_WORLD = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
+#: What keeps fairseq from writing the log that a report and a progress bar are made of
+QUIET = "LOGLEVEL"
 #: Tells a command the process that waits for it
 LAUNCHER = "FAIRSEQ_TG_LAUNCHER"
 #: On Linux such a command ends with that process, also if that is killed: its locks are free then, and after another
@@ -86,7 +88,7 @@ def failure(name: str, how: str, log: Optional[Path]) -> UserError:
 
 
 def _start(command: Command, threads: int) -> subprocess.Popen:
-    environment = {name: value for name, value in os.environ.items() if name not in OUTER_WORLD}
+    environment = {name: value for name, value in os.environ.items() if name not in (*OUTER_WORLD, QUIET)}
     environment.update({"OMP_NUM_THREADS": str(threads), LAUNCHER: str(os.getpid())})
     if command.log:
         command.log.unlink(missing_ok=True)  # it may be a link to somewhere else

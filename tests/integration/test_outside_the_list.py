@@ -197,6 +197,13 @@ def test_a_launcher_within_another_has_a_world_of_its_own(tmp_path: Path) -> Non
     assert not outer.keys() & told.keys() and told["OMP_NUM_THREADS"] == "1"
 
 
+def test_a_report_has_the_norms_of_a_training_whatever_is_to_be_logged(tmp_path: Path) -> None:
+    process, _ = launch(tmp_path, LOGLEVEL="ERROR")  # with which fairseq would write no log of the training
+    process.terminate()
+    process.communicate(timeout=30)
+    assert "LOGLEVEL" not in json.loads((tmp_path / "environment").read_text())
+
+
 def test_an_interrupt_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it comes: in the middle of a report, say, or while torch is imported."""
 
