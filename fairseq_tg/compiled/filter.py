@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections import deque
 from typing import BinaryIO, Callable, Deque, Dict, Iterator, List, Optional, Tuple
@@ -94,6 +95,8 @@ class Filter:
 
 
 def _text(line: bytes, number: int) -> str:
+    if number == 1:
+        line = line.removeprefix(codecs.BOM_UTF8)  # some editors begin a file with it: it is no part of a word
     try:
         return line.decode().strip("\r\n ")
     except UnicodeDecodeError:

@@ -224,6 +224,14 @@ def test_a_stream_survives_what_it_meets(compiled):
     assert errors[2] == "fairseq_tg: error: 1 line was not translated: see above" and len(errors) == 3
 
 
+def test_the_mark_at_the_beginning_of_a_file_is_no_part_of_its_first_word(compiled):
+    """Windows' editors write it; the word would be an unknown one. Elsewhere it is a character as any other."""
+    marked, plain = (translate(compiled, line + b"\nw1", "--scores").stdout for line in (b"\xef\xbb\xbfw1", b"w1"))
+    assert marked == plain and len(set(plain.splitlines())) == 1
+    second = translate(compiled, b"w1\n\xef\xbb\xbfw1", "--scores").stdout
+    assert len(set(second.splitlines())) == 2
+
+
 def test_each_line_is_answered_at_once(compiled):
     program = Path(sys.executable).parent / "fairseq-tg"
     with subprocess.Popen(
