@@ -12,15 +12,16 @@ from fairseq_tg.errors import UserError
 logging.getLogger("filelock").setLevel(logging.WARNING)  # it tells of every lock, also at the end of the process
 
 
-def take_lock(path: Path, held: str) -> FileLock:
+def take_lock(path: Path, held: str, seconds: float = 0) -> FileLock:
     """The lock `path`, to be released or kept to the end of the process.
 
     Args:
         held: what to tell the user if another process has it.
+        seconds: to wait for it before.
     """
     if path.is_symlink():  # older versions of filelock would empty what it leads to
         raise UserError(f"'{path}' is a link, and a lock is a file: remove it")
-    lock = FileLock(str(path), timeout=0, thread_local=False)
+    lock = FileLock(str(path), timeout=seconds, thread_local=False)
     try:
         lock.acquire()
     except Timeout:

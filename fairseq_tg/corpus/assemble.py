@@ -20,8 +20,8 @@ from fairseq_tg.corpus.directory import (
     MANIFEST,
     CorpusDirectory,
     building,
+    check_data,
     describe_difference,
-    hash_data,
     hash_file,
     recorded_pairs,
 )
@@ -30,7 +30,6 @@ from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
 from fairseq_tg.loading.splits import load_side
-from fairseq_tg.locks import take_lock
 
 SPLIT = "train"
 SUFFIXES = ("bin", "idx")
@@ -38,9 +37,8 @@ SUFFIXES = ("bin", "idx")
 
 def assemble(directory: CorpusDirectory, sources: Sequence[CorpusDirectory] = ()) -> Dict[str, Any]:
     """Make `directory` complete from the blocks of all `sources` (its own, if none are given); returns the manifest."""
-    held = f"another process is completing '{directory.path}': wait for it"
     try:
-        with take_lock(directory.path / ".lock-complete", held):
+        with directory.completing():
             manifest = directory.manifest  # by now
             if manifest is not None and manifest["status"] == "complete":
                 return manifest
@@ -56,8 +54,7 @@ def _assemble(directory: CorpusDirectory, sources: Sequence[CorpusDirectory]) ->
     recipe = manifest["recipe"]
     stores = _find_blocks(recipe, sources or [directory])
     data, subset, pairs = Path(manifest["data"]), recipe["subset"], recorded_pairs(recipe)
-    if hash_data(data, subset, pairs) != recipe["data_hash"]:
-        raise UserError(f"'{data}' is not the data that the corpus was built from: say where that is with --data")
+    check_data(data, recipe)
     files = _copy_other_splits(data, directory.path, pairs)
     tally, skipped, accounts = Tally(), [], {}
     sentences, first = _sentences(stores), 0

@@ -79,6 +79,9 @@ class CorpusDirectory:
                     f"'{self.path}' was begun with other settings: {difference}; give the same command, or another "
                     "directory"
                 )
+            data = origin.get("data")
+            if data is not None and manifest["status"] == "building" and manifest.get("data") != data:
+                self._note_data(data)
             return
         if self.path.exists() and not (self.path.is_dir() and all(map(_is_ours, self.path.iterdir()))):
             raise UserError(f"'{self.path}' is there and is no k-best corpus: give an empty or a new --kbest-dir")
@@ -88,6 +91,19 @@ class CorpusDirectory:
             raise UserError(f"cannot make '{self.path}': {error.strerror}") from None
         self.write_manifest({**origin, "recipe": recipe}, status="building")
 
+    def _note_data(self, data: str) -> None:
+        """Note where the data is now, if it is the same: it is read again when the corpus is completed."""
+        with self.completing(seconds=10):  # other shards do this, too
+            manifest = self.manifest
+            if manifest is not None and manifest["status"] == "building":
+                check_data(Path(data), manifest["recipe"])
+                self.write_manifest({**manifest, "data": data}, "building")
+
+    def completing(self, seconds: float = 0) -> Any:
+        """The lock of whoever makes the corpus complete, and of what must not happen meanwhile."""
+        held = f"another process is completing '{self.path}': wait for it"
+        return take_lock(self.path / ".lock-complete", held, seconds)
+
     def write_manifest(self, manifest: Dict[str, Any], status: str) -> None:
         manifest = json.loads(json.dumps({**manifest, "format": FORMAT, "status": status}))
         # In ASCII: names of files may be no text at all, and another locale may read it
@@ -96,13 +112,20 @@ class CorpusDirectory:
             Path(temporary).write_text(text + "\n", encoding="ascii")
 
     def lock(self, shard: int, shards: int) -> None:
-        """Keep other processes from building the same shard here."""
+        """Keep other processes from building the same shard here, and from building with another number of shards."""
         make_directory(self.path)
-        self._lock = take_lock(
-            self.path / f".lock-{shard}-of-{shards}",
-            f"another process is building shard {shard}/{shards} in '{self.path}': wait for it, or give another "
-            "--kbest-dir",
-        )
+        self._lock = take_lock(self.path / f".lock-{shard}-of-{shards}", self._held(f"{shard}/{shards}"))
+        for other in sorted(self.path.glob(".lock-*-of-*")):
+            place = other.name.removeprefix(".lock-").replace("-of-", "/")
+            if not place.endswith(f"/{shards}"):
+                try:
+                    take_lock(other, self._held(place)).release()
+                except UserError:
+                    self.unlock()
+                    raise
+
+    def _held(self, place: str) -> str:
+        return f"another process is building shard {place} in '{self.path}': wait for it, or give another --kbest-dir"
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -230,6 +253,12 @@ def recorded_pairs(recipe: Dict[str, Any]) -> List[Pair]:
     languages = recipe["languages"] if "pairs" in recipe else [recipe["languages"]]
     counts = recipe["pairs"].values() if "pairs" in recipe else [recipe["sentences"]]
     return [Pair(source, target, count) for (source, target), count in zip(languages, counts)]
+
+
+def check_data(data: Path, recipe: Dict[str, Any]) -> None:
+    """Refuse data that is not what a corpus is built from."""
+    if hash_data(data, recipe["subset"], recorded_pairs(recipe)) != recipe["data_hash"]:
+        raise UserError(f"'{data}' is not the data that the corpus was built from: say where that is with --data")
 
 
 def hash_data(data: Path, subset: str, pairs: Sequence[Sequence[Any]]) -> str:

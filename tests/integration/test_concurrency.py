@@ -46,6 +46,23 @@ def test_a_second_build_in_one_directory_is_refused_while_the_first_lives(worksp
     assert CorpusDirectory(str(out)).complete
 
 
+def test_builds_in_other_numbers_of_shards_are_not_at_work_in_one_directory(tmp_path):
+    """One that ends would take the other's blocks away."""
+    three, another, two = (CorpusDirectory(str(tmp_path)) for _ in range(3))
+    three.lock(0, 3)
+    another.lock(2, 3)
+    for shard, shards in ((0, 2), (0, 1), (0, 30)):
+        with pytest.raises(UserError, match=r"another process is building shard 0/3 in .*: wait for it, or give anot"):
+            two.lock(shard, shards)
+    three.unlock()
+    another.unlock()
+    two.lock(0, 2)  # what others have left is not held
+    with pytest.raises(UserError, match=r"another process is building shard 0/2 in "):
+        three.lock(1, 3)
+    two.unlock()
+    three.lock(1, 3)
+
+
 def test_a_corpus_is_completed_by_one_process_at_a_time(workspace, data, tmp_path):
     out = tmp_path / "corpus"
     for shard in ("0/2", "1/2"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -144,6 +145,36 @@ def test_a_merge_needs_the_data_it_was_built_from(workspace, data, tmp_path):
         run_tg("corpus", "merge", tmp_path / "y", "--out", tmp_path / "z", "--data", workspace.data)
     run_tg("corpus", "merge", tmp_path / "y", "--out", tmp_path / "w", "--data", data)
     assert pairs(tmp_path / "w") == pairs(tmp_path / "x")
+    with pytest.raises(UserError, match="is not the data that the corpus was built from"):
+        run_tg("corpus", "merge", tmp_path / "y", "--data", workspace.data)  # which is not noted
+    run_tg("corpus", "merge", tmp_path / "y")
+    assert pairs(tmp_path / "y") == pairs(tmp_path / "x")
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_data_that_was_moved_meanwhile(workspace, data, whole, tmp_path, shards):
+    """The build goes on with the data at its new place, and is completed from there."""
+    moved, out = tmp_path / "moved", tmp_path / "out"
+    shutil.copytree(data, tmp_path / "old")
+    build(workspace, str(tmp_path / "old"), out, "--kbest-jsonl", "--kbest-shard", "0/2")
+    (tmp_path / "old").rename(moved)
+    if shards == 1:
+        build(workspace, str(moved), out, "--kbest-jsonl")
+    else:
+        with pytest.raises(UserError, match=r"the data directory '.*old' is not there: say where it is with --data"):
+            run_tg("corpus", "merge", out)
+        build(workspace, str(moved), out, "--kbest-jsonl", "--kbest-shard", "1/2")
+        run_tg("corpus", "merge", out)
+    assert pairs(out) == pairs(whole) and CorpusDirectory(str(out)).manifest["data"] == str(moved)
+
+
+def test_a_merge_in_place_takes_the_data_it_is_told(workspace, data, tmp_path):
+    shutil.copytree(data, tmp_path / "old")
+    for shard in ("0/2", "1/2"):
+        build(workspace, str(tmp_path / "old"), tmp_path / "out", "--kbest-shard", shard)
+    shutil.rmtree(tmp_path / "old")
+    run_tg("corpus", "merge", tmp_path / "out", "--data", data)
+    assert CorpusDirectory(str(tmp_path / "out")).complete
 
 
 def test_names_of_files_may_be_no_text(workspace, data, tmp_path):
