@@ -90,8 +90,8 @@ def run(command: str, *flags: Any) -> str:
     output = io.StringIO()
     argv, sys.argv = sys.argv, [command, *map(str, flags)]
     random_state = torch.get_rng_state()
-    if hasattr(checkpoint_utils.save_checkpoint, "best"):
-        del checkpoint_utils.save_checkpoint.best  # fairseq keeps it as if there were one training in a process
+    for function in (checkpoint_utils.save_checkpoint, train.should_stop_early):
+        vars(function).pop("best", None)  # fairseq keeps it as if there were one training in a process
     try:
         with contextlib.redirect_stdout(output):
             COMMANDS[command]()

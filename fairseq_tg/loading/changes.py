@@ -5,6 +5,7 @@
 | ``checkpoint_utils.load_checkpoint_to_cpu`` | checkpoints are data, for every command: see `checkpoints` |
 | ``checkpoint_utils.load_model_ensemble_and_task`` | a ``--path`` that is missing or does not fit ends in one line |
 | ``checkpoint_utils.torch_persistent_save`` | checkpoints are written whole or not at all; a full disk is one line |
+| the same, ``checkpoint_utils.load_checkpoint`` | --patience goes on where it was: see `_remember_patience` |
 | ``PathManager.copy`` | so are its copies under other names |
 | ``utils.move_to_cpu`` | a half-precision base is saved as it is |
 | ``torch.load`` in the modules of `_READERS` | files that a checkpoint names are data too |
@@ -22,6 +23,7 @@ import importlib
 import os
 import shlex
 import shutil
+import sys
 import tarfile
 from types import SimpleNamespace
 from typing import Any, Callable, List
@@ -46,6 +48,9 @@ _READERS = (
     *("models.speech_to_text.xm_transformer", "models.text_to_speech.vocoder", "data.codedataset"),
     "modules.quantization.pq.em",
 )
+
+#: What --patience has counted, in the extra state of a checkpoint
+PATIENCE = "patience"
 
 
 def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,12 +81,44 @@ def _save_whole(state: Any, filename: str, async_write: bool = False) -> None:
     if async_write or PathManager.path_requires_pathmanager(filename):
         _fairseq_save(state, filename, async_write)
         return
+    _remember_patience(state)
     try:
         with replacing(filename) as temporary:
             torch.save(state, temporary)
     except RuntimeError as error:  # what torch makes of a write that fails
         reason = (str(error).splitlines() or [""])[0][:160]
         raise UserError(f"cannot write '{filename}' ({reason}): make room, and run the same command again") from None
+
+
+def _stopping() -> Any:
+    """fairseq's function that ends a training by --patience; None where nothing is trained.
+
+    It has the best score and the validations since as attributes. (Its module sets logging up: it is not imported.)
+    """
+    return getattr(sys.modules.get("fairseq_cli.train"), "should_stop_early", None)
+
+
+def _remember_patience(state: Any) -> None:
+    """Let a checkpoint of a training have what --patience has counted, which fairseq forgets with the process."""
+    counted = vars(_stopping() or SimpleNamespace())
+    if counted and isinstance(state, dict) and isinstance(state.get("extra_state"), dict):
+        state["extra_state"][PATIENCE] = dict(counted)
+
+
+def _with_patience(load: Callable[..., Any]) -> Callable[..., Any]:
+    """fairseq's ``load_checkpoint``, with which a training goes on; after it, --patience does, too."""
+
+    @functools.wraps(load)
+    def load_all(*args: Any, **kwargs: Any) -> Any:
+        extra_state, *rest = load(*args, **kwargs)
+        counted = (extra_state or {}).get(PATIENCE)
+        # fairseq takes the best score so far only where nothing of the training is begun anew
+        goes_on = getattr(checkpoint_utils.save_checkpoint, "best", None) == (extra_state or {}).get("best")
+        if isinstance(counted, dict) and goes_on and _stopping() is not None:
+            vars(_stopping()).update(best=counted.get("best"), num_runs=counted.get("num_runs"))
+        return (extra_state, *rest)
+
+    return load_all
 
 
 def _copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
@@ -165,6 +202,7 @@ checkpoint_utils.torch_persistent_save = _save_whole
 PathManager.copy = staticmethod(_copy_whole)
 _fairseq_move_to_cpu, utils.move_to_cpu = utils.move_to_cpu, _move_to_cpu
 checkpoint_utils.load_checkpoint_to_cpu = load_checkpoint
+checkpoint_utils.load_checkpoint = _with_patience(checkpoint_utils.load_checkpoint)
 checkpoint_utils.load_model_ensemble_and_task = _explain(checkpoint_utils.load_model_ensemble_and_task)
 file_utils.tarfile = SimpleNamespace(open=_Archive.open)
 LanguagePairDataset.__init__ = _check_sides(LanguagePairDataset.__init__)

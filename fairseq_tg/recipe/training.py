@@ -21,6 +21,8 @@ from fairseq_tg.criterions.trie import ActorTrieConfig
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.launch.processes import Command, fairseq, run_all
+from fairseq_tg.loading.changes import PATIENCE
+from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.recipe.options import LIST_CRITERIA, Training
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.subwords import WordOptions
@@ -64,6 +66,30 @@ def training_flags(training: Training, base: str, family: str, updates: int) -> 
     return flags + (["--base-dropout"] if training.base_dropout else [])
 
 
+def stage_of(
+    training: Training,
+    base_record: Any,
+    directory: Path,
+    task: Any,
+    corpus_hash: str,
+    updates: Optional[int] = None,
+    text: Optional[WordOptions] = None,
+    start: Optional[Path] = None,
+    more: Sequence[str] = (),
+) -> Stage:
+    """A training as a stage: everything that it depends on. The arguments are those of `train`."""
+    training = training.of_family(base_record.family)
+    settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
+    settings.update(updates=updates, **with_contents((text or WordOptions()).given()))
+    if task.marks:
+        settings["task"] = task.task_flags()
+    if start is not None:
+        settings["start"] = hash_file(start)
+    if more:
+        settings["more"] = list(more)
+    return Stage(directory, settings)
+
+
 def train(
     training: Training,
     data: Path,
@@ -90,17 +116,8 @@ def train(
         start: a checkpoint whose actors are trained on.
         more: further flags of fairseq-train, which override those of the training.
     """
-    training = training.of_family(base_record.family)
-    settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
-    text = text or WordOptions()
-    settings.update(updates=updates, **with_contents(text.given()))
-    if task.marks:
-        settings["task"] = task.task_flags()
-    if start is not None:
-        settings["start"] = hash_file(start)
-    if more:
-        settings["more"] = list(more)
-    stage = Stage(directory, settings)
+    stage = stage_of(training, base_record, directory, task, corpus_hash, updates, text, start, more)
+    training, text = training.of_family(base_record.family), text or WordOptions()
     if stage.is_done():
         return directory / BEST
     updates = updates or count_updates(data, training)
@@ -113,8 +130,18 @@ def train(
         flags += ["--finetune-from-model", str(start)]
     flags += [*task.task_flags(), *source_flags(training, text), *more]
     with stage.doing([BEST, TRAIN_LOG]):
-        _run(data, directory, [*flags, *_validation(data, text, task, training.patience)], updates, threads)
+        if not _has_ended(directory, updates, training.patience):
+            _run(data, directory, [*flags, *_validation(data, text, task, training.patience)], updates, threads)
     return directory / BEST
+
+
+def _has_ended(directory: Path, updates: int, patience: int) -> bool:
+    """Whether only the stage was interrupted, and not its training: fairseq would do one update more, at least."""
+    if not (directory / LAST).is_file():
+        return False
+    state = load_checkpoint(str(directory / LAST))
+    counted = state["extra_state"].get(PATIENCE) or {}
+    return state["optimizer_history"][-1]["num_updates"] >= updates or counted.get("num_runs", 0) >= patience
 
 
 def source_flags(training: Training, text: WordOptions) -> List[str]:

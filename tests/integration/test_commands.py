@@ -94,6 +94,21 @@ def test_an_interrupted_training_resumes_exactly(workspace, tmp_path, base):
     assert resumed["optimizer_history"][-1]["num_updates"] == straight["optimizer_history"][-1]["num_updates"]
 
 
+def test_an_interrupted_training_has_no_more_patience(workspace, tmp_path):
+    """fairseq counts the validations without a gain in the process, and from none in the next one."""
+
+    def train(out: str, *flags: str) -> int:
+        flags = ("--lr", "0", "--patience", "3", "--no-epoch-checkpoints", *flags)  # nothing is ever gained
+        state = load_checkpoint(workspace.train("lstm", tmp_path / out, *flags))
+        return state["extra_state"]["train_iterator"]["epoch"]
+
+    straight = train("straight", "--max-epoch", "9")
+    assert train("resumed", "--max-epoch", "3") == 4  # the one that comes next
+    assert train("resumed", "--max-epoch", "9") == straight < 9
+    start = str(tmp_path / "resumed" / "checkpoint_last.pt")
+    assert train("new", "--max-epoch", "9", "--finetune-from-model", start) == straight  # has a patience of its own
+
+
 @ALL_FAMILIES
 def test_a_tg_checkpoint_stands_alone(workspace, trained, base, tmp_path):
     """Neither base nor its options are needed: only the file, and the dictionaries."""

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, List
+from types import SimpleNamespace
+from typing import Any, List, Optional
 
 import pytest
+import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import without_extras
 from fairseq_tg.models.base import read_base
+from fairseq_tg.recipe import training
 from fairseq_tg.recipe.ablation import OBJECTIVES, Cell, cells
 from fairseq_tg.recipe.options import Ablation, Training
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import architecture_flags, count_updates
-from tests.conftest import BASES, USER_DIR, Workspace
+from tests.conftest import BASES, REPO, USER_DIR, Workspace
 
+FIXTURE = REPO / "tests" / "fixtures" / "fairseq-0.12.3" / "tg_lstm.pt"
 KINDS = ("actor", "beam", "composition", "objective")
 
 
@@ -103,6 +107,22 @@ def test_what_another_process_has_done_meanwhile_is_not_removed(tmp_path: Path) 
         raise KeyboardInterrupt
 
 
+def test_the_same_in_another_directory_is_taken_over(tmp_path: Path) -> None:
+    old, other, new = (Stage(tmp_path / name, {"k": 1}) for name in ("old", "other", "deep/new"))
+    do(old)
+    do(other)
+    Stage(tmp_path / "deep" / "new", {"k": 2}).take_over(old.directory)  # is something else
+    new.take_over(tmp_path / "nowhere")
+    (tmp_path / "link").symlink_to(old.directory)
+    new.take_over(tmp_path / "link")
+    assert not new.directory.exists() and old.is_done()
+    with old.doing(["file"]), pytest.raises(UserError, match="another process is at work in"):
+        new.take_over(old.directory)
+    new.take_over(old.directory)
+    new.take_over(other.directory)  # it has what it needs
+    assert new.is_done() and not old.directory.exists() and other.is_done()
+
+
 def test_another_content_of_a_file_is_another_setting(tmp_path: Path) -> None:
     given = {"bpe": "sentencepiece", "sentencepiece_model": str(tmp_path / "sp.model")}
     (tmp_path / "sp.model").write_text("one")
@@ -142,6 +162,35 @@ def test_updates_are_about_those_of_the_epochs(workspace: Workspace) -> None:
     assert four == 4 * one and 3 <= one <= 15
     with pytest.raises(UserError, match="has no binarized train split"):
         count_updates(Path(workspace.data).parent, Training(epochs=1))
+
+
+@pytest.mark.parametrize("updates, gainless, again", [(7, 0, False), (4, 3, False), (4, 2, True), (6, None, True)])
+def test_a_training_that_had_ended_is_not_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, updates: int, gainless: Optional[int], again: bool
+) -> None:
+    """Where the stage was killed behind it: fairseq would do an update more, and have patience anew."""
+    ran = []
+
+    def run(data: Path, directory: Path, *_: Any) -> None:
+        state = torch.load(FIXTURE)
+        state["optimizer_history"][-1]["num_updates"] = updates
+        state["extra_state"].update({} if gainless is None else {"patience": {"best": 1.0, "num_runs": gainless}})
+        for name in ("checkpoint_last.pt", "checkpoint_best.pt", "train.log"):
+            torch.save(state, directory / name)
+        ran.append(directory)
+        if len(ran) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "_run", run)
+    base: Any = SimpleNamespace(family="lstm", fingerprint="of the base")
+    task = SimpleNamespace(
+        marks=(), task_flags=list, pairs=[("xx", "yy")], target_dictionary=SimpleNamespace(symbols=[])
+    )
+    given: Any = (Training(patience=3), tmp_path, "base.pt", base, tmp_path / "actor", task, "corpus", 1, 7)
+    with pytest.raises(KeyboardInterrupt):
+        training.train(*given)
+    training.train(*given)
+    assert len(ran) == 1 + again
 
 
 def test_the_cells_of_the_papers_ablations() -> None:
