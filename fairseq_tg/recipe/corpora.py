@@ -33,7 +33,8 @@ def build_corpus(
     flags += recipe.text.flags(*task.pairs[0])
     manifest = build_locally(flags, str(directory), recipe.workers, threads=1)
     # a training's data is here
-    for split in validation_splits(Path(recipe.data), task.pairs[0]):
+    splits = {split for place in (Path(recipe.data), directory) for split in validation_splits(place, task.pairs[0])}
+    for split in sorted(splits):
         if hash_data(directory, split, task.pairs) != hash_data(Path(recipe.data), split, task.pairs):
             raise UserError(
                 f"'{directory}' was built with another {split} split than that of '{recipe.data}': give another --out, "

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from fairseq_tg.corpus.directory import hash_file
 from fairseq_tg.evaluation.report import TRAIN_LOG
@@ -21,10 +21,15 @@ from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.base import Base
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
 from fairseq_tg.recipe.lengths import with_objective
-from fairseq_tg.recipe.options import AUTO, Recipe, Training
-from fairseq_tg.recipe.stages import Stage
-from fairseq_tg.recipe.training import BEST, train
+from fairseq_tg.recipe.options import AUTO, TRIED, Recipe, Training
+from fairseq_tg.recipe.stages import Stage, recorded_settings
+from fairseq_tg.recipe.training import BEST, stage_of, train
 from fairseq_tg.tasks.loading import load_model
+
+#: In the stamp of OUT/actor: the checkpoints of which it has the best
+BEST_OF = "best of rounds"
+#: What the first training is called: of rounds without a second training, with one, and of several selections
+FIRST = ("round-1", "first", TRIED[0])
 
 
 class Trained(NamedTuple):
@@ -48,6 +53,27 @@ class Trainings:
     task: Any
     out: Path
     by_length: bool  # whether the objective is the first round's, and each of the others has its own
+    several: bool  # whether there is a best of several trainings
+
+    def directory(self, name: str) -> Path:
+        return self.out / name / "actor" if self.several else self.out / "actor"
+
+    def take_over(self, name: str, lists: Lists) -> None:
+        """Let the first training be the one that a run with other --rounds, --selection or --refine has begun, if it is
+        the same but for its place; refuse now what OUT/actor could not be the place of the best in."""
+        recipe, selection = self.recipe, self.recipe.selections()[0]
+        first = stage_of(
+            recipe.training_on(selection),
+            self.base,
+            self.directory(name),
+            self.task,
+            corpus_hash(lists.manifest),
+            text=recipe.text,
+        )
+        for other in (self.out / "actor", *(self.out / other / "actor" for other in FIRST)):
+            first.take_over(other)
+        if self.several:
+            _best_of(self.out / "actor", []).is_done()
 
     def train(self, name: str, training: Training, selection: str, lists: Lists, start: Optional[Path]) -> Trained:
         """Train on what a selection chooses of lists, from fresh actors or on from a checkpoint's."""
@@ -55,7 +81,7 @@ class Trainings:
         if selection != recipe.selections()[0]:  # the same lists, chosen from otherwise
             data = lists.directory.with_name(f"pseudo-{selection}")
             manifest = build_corpus(recipe, self.task, data, selection=selection, kbest_from=lists.directory)
-        directory = self.out / name / "actor" if recipe.trains_several() else self.out / "actor"
+        directory = self.directory(name)
         print(f"== 2 of 3: {training.actor} actors by {training.criterion}, on {selection}, {directory}")
         checkpoint = train(
             training,
@@ -70,7 +96,7 @@ class Trainings:
             start=start,
         )
         found = Trained(validation_score(checkpoint), checkpoint)
-        if recipe.trains_several():
+        if self.several:
             print(f"{name}: greedy BLEU on the validation set {found.score:.2f}")
         return found
 
@@ -90,20 +116,29 @@ class Trainings:
         return Lists(directory, manifest)
 
 
-def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path, by_length: bool = False) -> Path:
+def train_in_rounds(
+    recipe: Recipe,
+    base: Base,
+    task: Any,
+    out: Path,
+    by_length: bool = False,
+    check: Callable[[], None] = lambda: None,
+) -> Path:
     """Do what is not done of all trainings; gives the best one's checkpoint, OUT/actor/checkpoint_best.pt.
 
-    by_length: the recipe's objective follows from the length of the base's translations, so that further rounds, which
-        begin with others, have one of their own.
+    Args:
+        by_length: the recipe's objective follows from the length of the base's translations, so that further rounds,
+            which begin with others, have one of their own.
+        check: called when the first lists are there, before anything is trained.
     """
     refined, selections = recipe.refined(), recipe.selections()
-    trainings = Trainings(recipe, base, task, out, by_length)
+    several = recipe.trains_several() or BEST_OF in recorded_settings(out / "actor")
+    trainings = Trainings(recipe, base, task, out, by_length, several)
     lists = trainings.lists(1)
-    alone = "round-1" if refined is None else "first"
-    done = [
-        trainings.train(of if len(selections) > 1 else alone, recipe.training_on(of), of, lists, None)
-        for of in selections
-    ]
+    names = selections if len(selections) > 1 else FIRST[:1] if refined is None else FIRST[1:2]
+    check()
+    trainings.take_over(names[0], lists)
+    done = [trainings.train(name, recipe.training_on(of), of, lists, None) for name, of in zip(names, selections)]
     last = max(done, key=lambda one: one.score)
     for number in range(1, (recipe.rounds or 1) + 1):
         if number > 1:
@@ -115,7 +150,7 @@ def train_in_rounds(recipe: Recipe, base: Base, task: Any, out: Path, by_length:
         training = refined or recipe.training_on(selections[0])
         last = trainings.train(f"round-{number}", training, selections[0], lists, last.checkpoint)
         done.append(last)
-    return _keep_best(out / "actor", done) if recipe.trains_several() else last.checkpoint
+    return _keep_best(out / "actor", done) if several else last.checkpoint
 
 
 def lists_directory(out: Path, number: int) -> Path:
@@ -132,11 +167,14 @@ def _keep_best(directory: Path, done: List[Trained]) -> Path:
     """Copy the best training's checkpoint and log; of equal ones, the first's."""
     source = max(done, key=lambda one: one.score).checkpoint
     print(f"the best is {source.parent.parent.name}")
-    rounds = "best of rounds"
-    stage = Stage(directory, {rounds: [hash_file(one.checkpoint) for one in done]}, follows=[rounds])
+    stage = _best_of(directory, [hash_file(one.checkpoint) for one in done])
     if not stage.is_done():
         with stage.doing([BEST, TRAIN_LOG]):
             for name in (BEST, TRAIN_LOG):
                 with replacing(str(directory / name)) as temporary:
                     shutil.copyfile(source.with_name(name), temporary)
     return directory / BEST
+
+
+def _best_of(directory: Path, hashes: List[str]) -> Stage:
+    return Stage(directory, {BEST_OF: hashes}, follows=[BEST_OF])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, List, Sequence, Tuple
@@ -55,16 +56,28 @@ def run(recipe: Recipe) -> List[Path]:
             check_words(read_subsets(of_pair, names, model, recipe.text, scores_targets=True))
     make_directory(out)
 
-    checkpoint = train_in_rounds(recipe, record, task, out, by_length)
+    def check_reports() -> None:
+        """A report on something else, which is there already, would be refused after hours of further rounds."""
+        for directory, (_, of_pair) in reports.items():
+            _report_stage(recipe, of_pair.pairs, record, "", directory).is_done()
+
+    checkpoint = train_in_rounds(recipe, record, task, out, by_length, check_reports)
     for directory, (languages, of_pair) in reports.items():
         print(f"== 3 of 3: the report on {recipe.subset}, {directory}")
-        _report(recipe, languages, of_pair.pairs, record, checkpoint, directory)
+        stage = _report_stage(recipe, of_pair.pairs, record, hash_file(checkpoint), directory)
+        if not stage.is_done():
+            with stage.doing(["report.html", "report.json", "report.txt"]):
+                _report(recipe, languages, checkpoint, directory)
     return list(reports)
 
 
-def _report(
-    recipe: Recipe, languages: LanguageOptions, pairs: Any, record: Base, checkpoint: Path, directory: Path
-) -> None:
+def _report_stage(recipe: Recipe, pairs: Any, record: Base, actor: str, directory: Path) -> Stage:
+    settings = {"base": record.fingerprint, "actor": actor, "subset": recipe.subset, "k": recipe.beam}
+    hashes = {f"data {name}": hash_data(Path(recipe.data), name, pairs) for name in recipe.subset.split(",")}
+    return Stage(directory, {**settings, **hashes, **with_contents(recipe.text.given())}, follows=["actor"])
+
+
+def _report(recipe: Recipe, languages: LanguageOptions, checkpoint: Path, directory: Path) -> None:
     options = ReportOptions(
         data=recipe.data,
         base=recipe.base,
@@ -76,12 +89,7 @@ def _report(
         languages=languages,
         text=recipe.text,
     )
-    settings = {"base": record.fingerprint, "actor": hash_file(checkpoint), "subset": recipe.subset, "k": recipe.beam}
-    hashes = {f"data {name}": hash_data(Path(recipe.data), name, pairs) for name in recipe.subset.split(",")}
-    stage = Stage(directory, {**settings, **hashes, **with_contents(recipe.text.given())}, follows=["actor"])
-    if not stage.is_done():
-        with stage.doing(["report.html", "report.json", "report.txt"]):
-            make_report(options)
+    make_report(options)
 
 
 def open_base(recipe: R) -> Tuple[R, Base, Any, Any]:
@@ -89,6 +97,11 @@ def open_base(recipe: R) -> Tuple[R, Base, Any, Any]:
 
     Refuses what there are no actors for, or has some already.
     """
+    for name in ("data", "base", "out"):
+        if os.pathsep in getattr(recipe, name):
+            raise UserError(
+                f"--{name} {getattr(recipe, name)}: to fairseq a '{os.pathsep}' is between two paths; give one without"
+            )
     record, _ = read_base(recipe.base)
     if record.family not in FAMILIES:
         raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")

@@ -71,6 +71,15 @@ class Stage:
         # A stamp that was never finished says nothing
         return sorted((p for p in kept if not p.name.startswith(f"{STAMP}.")), key=lambda path: path.name == STAMP)
 
+    def take_over(self, other: Path) -> None:
+        """Where this is not begun, and the same is or is done in another directory, that becomes this one's."""
+        if self.directory.exists() or other.is_symlink() or not (other / STAMP).is_file():
+            return
+        with take_lock(other / LOCK, _held(other)):
+            if recorded_settings(other) == self.settings:
+                make_directory(self.directory.parent)
+                other.rename(self.directory)
+
     @contextmanager
     def doing(self, outputs: Sequence[str]) -> Iterator[None]:
         """Do the stage: it is stamped as done when it ends well and all outputs are there.
@@ -80,8 +89,7 @@ class Stage:
         if self.directory.is_symlink():
             raise UserError(f"'{self.directory}' is a link: nothing is written through it; remove it")
         make_directory(self.directory)
-        held = f"another process is at work in '{self.directory}': wait for it, or give another --out"
-        with take_lock(self.directory / LOCK, held):
+        with take_lock(self.directory / LOCK, _held(self.directory)):
             found = self._read()
             if found is not None and not self._is_whole(found):  # what is left is not to be gone on from
                 self._clear()
@@ -103,6 +111,18 @@ class Stage:
     def _write(self, stamp: Dict[str, Any]) -> None:
         with replacing(str(self.stamp)) as temporary:
             Path(temporary).write_text(json.dumps(stamp, indent=2) + "\n")
+
+
+def recorded_settings(directory: Path) -> Dict[str, Any]:
+    """The settings with which the stage in a directory was begun; none where there is no whole stamp."""
+    try:
+        return dict(parse_json((directory / STAMP).read_text())["settings"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _held(directory: Path) -> str:
+    return f"another process is at work in '{directory}': wait for it, or give another --out"
 
 
 def with_contents(options: Dict[str, str]) -> Dict[str, str]:

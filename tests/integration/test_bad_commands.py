@@ -80,6 +80,11 @@ CASES = {
     "run --data {data} --base {lightconv} --out out": "is a lightconv model: there are actors for",
     "ablate actor --data {data} --base {lightconv} --out out": "is a lightconv model: there are actors for",
     "ablate method --data {data} --base {lightconv} --out out": "is a lightconv model: there are actors for",
+    # fairseq-train would take it for two, after hours of searching
+    "run --data {data} --base {lstm} --out run-12:30": "--out run-12:30: to fairseq a ':' is between two paths",
+    "ablate actor --data {data} --base {lstm} --out 12:30": "--out 12:30: to fairseq a ':' is between two paths",
+    "run --data {data}:{data} --base {lstm} --out out": "to fairseq a ':' is between two paths",
+    "run --data {data} --base {lstm}:{lstm} --out out": "to fairseq a ':' is between two paths",
     "run --data {data} --base {lstm} --out text.pt": "text.pt",
     "run --data {data} --base {lstm} --out text.pt/out": "text.pt",
     f"{REPORT} --base none.pt": "no checkpoint at 'none.pt'",

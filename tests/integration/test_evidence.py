@@ -94,7 +94,10 @@ def test_run_mends_what_is_damaged(recipe, tmp_path):
 
 
 def test_run_with_other_settings_is_refused(recipe, data, tmp_path):
-    _, flags, _ = recipe
+    out, flags, _ = recipe
+    with pytest.raises(UserError, match=r"report' was begun with other settings .*subset"):
+        run_tg("run", *flags, "--subset", "one", "--rounds", "3")
+    assert not (out / "round-3").exists()  # before anything is done for it
     with pytest.raises(UserError, match=r"was begun with other settings .*lr"):
         run_tg("run", *flags, "--lr", "0.1")
     changes = {"beam": ["--beam", "5"], "text.tokenizer": ["--tokenizer", "nltk"], "batches": ["--batch-size", "3"]}

@@ -1,0 +1,98 @@
+"""A run that is started again with other rounds or another selection: what is trained already is not trained again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Callable, List
+
+import pytest
+
+from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation.report import TRAIN_LOG
+from fairseq_tg.recipe import rounds
+from fairseq_tg.recipe.options import Recipe, Refinement, Training
+from fairseq_tg.recipe.training import BEST, stage_of
+
+TASK = SimpleNamespace(marks=())
+BASE: Any = SimpleNamespace(family="lstm", fingerprint="of the base")
+ONE = Recipe(data="data", base="base.pt", out="out", rounds=1, selection="top1", objective="sbleu")
+TWO = replace(ONE, rounds=2)
+AUTO = replace(TWO, selection="auto")
+
+Start = Callable[[Recipe], List[str]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Starts a run whose corpora and trainings are stages without work; gives where it has trained."""
+    trained: List[str] = []
+
+    def build_corpus(recipe: Recipe, task: Any, directory: Path, model: Any = None, **changes: Any) -> Any:
+        counts = {"sentences": 3, "kept": 1}
+        return {"files": {"train": f"{changes.get('selection')} {model and model.read_text()}"}, "counts": counts}
+
+    def train(training: Training, data: Path, base: str, record: Any, directory: Path, *rest: Any, **more: Any) -> Path:
+        task, corpus, _ = rest
+        stage = stage_of(training, record, directory, task, corpus, text=more["text"], start=more["start"])
+        if not stage.is_done():
+            with stage.doing([BEST, TRAIN_LOG]):
+                trained.append(directory.parent.name)
+                (directory / BEST).write_text(f"{stage.settings}")
+                (directory / TRAIN_LOG).write_text("log")
+        return directory / BEST
+
+    def begin(recipe: Recipe) -> List[str]:
+        trained.clear()
+        best = rounds.train_in_rounds(recipe, BASE, TASK, tmp_path)
+        assert best == tmp_path / "actor" / BEST and best.is_file()
+        return list(trained)
+
+    for function in (build_corpus, train):
+        monkeypatch.setattr(rounds, function.__name__, function)
+    monkeypatch.setattr(rounds, "validation_score", lambda path: len(path.read_text()))
+    return begin
+
+
+@pytest.mark.parametrize(
+    "before, after, more",
+    [
+        (ONE, TWO, ["round-2"]),
+        (TWO, ONE, []),
+        (TWO, replace(ONE, rounds=3), ["round-3"]),
+        (ONE, AUTO, ["comb", "round-2"]),
+        (AUTO, replace(AUTO, rounds=1), []),
+        (replace(AUTO, rounds=1), ONE, []),
+        (ONE, replace(ONE, refinement=Refinement(refine="actor_risk")), ["round-1"]),
+    ],
+)
+def test_what_is_trained_is_not_trained_again(
+    start: Start, tmp_path: Path, before: Recipe, after: Recipe, more: List[str]
+) -> None:
+    start(before)
+    first = next(path for path in tmp_path.rglob(BEST) if "start" not in path.read_text()).read_bytes()
+    assert start(after) == more and start(after) == []
+    assert any(path.read_bytes() == first for path in tmp_path.rglob(BEST))
+
+
+def test_another_training_in_the_place_of_the_best_is_refused_before_any_other(start: Start) -> None:
+    start(replace(ONE, training=Training(seed=1)))
+    for recipe in (ONE, TWO, AUTO):
+        with pytest.raises(UserError, match=r"actor' was begun with other settings \(.*"):
+            assert start(replace(recipe, training=Training(seed=2))) == "refused"
+    assert start(ONE) == []
+    start(replace(ONE, refinement=Refinement(refine="actor_risk")))
+    with pytest.raises(UserError, match=r"round-1/actor' was begun with other settings \(.*actor_risk"):
+        assert start(ONE) == "refused"
+
+
+def test_the_best_is_where_it_is_promised_whatever_came_before(start: Start, tmp_path: Path) -> None:
+    """And it is that of the rounds that are asked for."""
+    wanted = {}
+    for number in (1, 2, 3):
+        start(replace(ONE, rounds=number))
+        wanted[number] = (tmp_path / "actor" / BEST).read_bytes()
+    for number in (2, 1, 3, 1):
+        start(replace(ONE, rounds=number))
+        assert (tmp_path / "actor" / BEST).read_bytes() == wanted[number]
