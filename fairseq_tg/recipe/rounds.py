@@ -23,7 +23,7 @@ from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
 from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.options import AUTO, TRIED, Recipe, Training
 from fairseq_tg.recipe.stages import Stage, recorded_settings
-from fairseq_tg.recipe.training import BEST, stage_of, train
+from fairseq_tg.recipe.training import BEST, check_same_base, stage_of, train
 from fairseq_tg.tasks.loading import load_model
 
 #: In the stamp of OUT/actor: the checkpoints of which it has the best
@@ -105,7 +105,9 @@ class Trainings:
         directory = lists_directory(self.out, number)
         print(f"== 1 of 3: the oracle corpus, {directory}")
         if before is None or model is None:
-            return Lists(directory, build_corpus(self.recipe, self.task, directory))
+            manifest = build_corpus(self.recipe, self.task, directory)
+            check_same_base(self.recipe.base, self.base, manifest["recipe"]["base"][0])
+            return Lists(directory, manifest)
         recipe = self.recipe
         if self.by_length:
             loaded = load_model(str(model), recipe.data, languages=recipe.languages)

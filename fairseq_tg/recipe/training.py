@@ -23,6 +23,7 @@ from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.launch.processes import Command, fairseq, run_all
 from fairseq_tg.loading.changes import PATIENCE
 from fairseq_tg.loading.checkpoints import load_checkpoint
+from fairseq_tg.models.base import Base, recorded_base
 from fairseq_tg.recipe.options import LIST_CRITERIA, Training
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.subwords import WordOptions
@@ -132,7 +133,16 @@ def train(
     with stage.doing([BEST, TRAIN_LOG]):
         if not _has_ended(directory, updates, training.patience):
             _run(data, directory, [*flags, *_validation(data, text, task, training.patience)], updates, threads)
+        if training.actor and (directory / BEST).is_file():
+            config = load_checkpoint(str(directory / BEST))["cfg"]["model"]
+            check_same_base(base, base_record, Base.from_json(recorded_base(config)).fingerprint)
     return directory / BEST
+
+
+def check_same_base(base: str, base_record: Any, found: str) -> None:
+    """Refuse what was made with another base than the one at the start: its own training may still be under way."""
+    if found != base_record.fingerprint:
+        raise UserError(f"'{base}' has changed meanwhile: give a copy that stays as it is, and another --out")
 
 
 def _has_ended(directory: Path, updates: int, patience: int) -> bool:

@@ -182,7 +182,7 @@ def test_a_training_that_had_ended_is_not_trained_on(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(training, "_run", run)
-    base: Any = SimpleNamespace(family="lstm", fingerprint="of the base")
+    base: Any = SimpleNamespace(family="lstm", fingerprint=read_base(str(FIXTURE))[0].fingerprint)
     task = SimpleNamespace(
         marks=(), task_flags=list, pairs=[("xx", "yy")], target_dictionary=SimpleNamespace(symbols=[])
     )
@@ -191,6 +191,10 @@ def test_a_training_that_had_ended_is_not_trained_on(
         training.train(*given)
     training.train(*given)
     assert len(ran) == 1 + again
+    base.fingerprint = "of what was there at the start"  # and another file since
+    with pytest.raises(UserError, match=r"'base.pt' has changed meanwhile: give a copy that stays as it is"):
+        training.train(*given[:4], tmp_path / "another", *given[5:])
+    assert "outputs" not in (tmp_path / "another" / "stage.json").read_text()
 
 
 def test_the_cells_of_the_papers_ablations() -> None:

@@ -25,13 +25,20 @@ Start = Callable[[Recipe], List[str]]
 
 
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
+def corpus_base() -> List[str]:
+    """The fingerprint that a build finds."""
+    return ["of the base"]
+
+
+@pytest.fixture
+def start(tmp_path: Path, corpus_base: List[str], monkeypatch: pytest.MonkeyPatch) -> Start:
     """Starts a run whose corpora and trainings are stages without work; gives where it has trained."""
     trained: List[str] = []
 
     def build_corpus(recipe: Recipe, task: Any, directory: Path, model: Any = None, **changes: Any) -> Any:
         counts = {"sentences": 3, "kept": 1}
-        return {"files": {"train": f"{changes.get('selection')} {model and model.read_text()}"}, "counts": counts}
+        files = {"train": f"{changes.get('selection')} {model and model.read_text()}"}
+        return {"files": files, "counts": counts, "recipe": {"base": corpus_base}}
 
     def train(training: Training, data: Path, base: str, record: Any, directory: Path, *rest: Any, **more: Any) -> Path:
         task, corpus, _ = rest
@@ -85,6 +92,13 @@ def test_another_training_in_the_place_of_the_best_is_refused_before_any_other(s
     start(replace(ONE, refinement=Refinement(refine="actor_risk")))
     with pytest.raises(UserError, match=r"round-1/actor' was begun with other settings \(.*actor_risk"):
         assert start(ONE) == "refused"
+
+
+def test_a_base_that_changes_meanwhile_is_noticed(start: Start, corpus_base: List[str]) -> None:
+    """As a checkpoint_last.pt does whose own training is still under way."""
+    corpus_base[0] = "of an update more"
+    with pytest.raises(UserError, match=r"'base.pt' has changed meanwhile: give a copy that stays as it is"):
+        start(ONE)
 
 
 def test_the_best_is_where_it_is_promised_whatever_came_before(start: Start, tmp_path: Path) -> None:
