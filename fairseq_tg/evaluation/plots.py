@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from io import BytesIO
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple
 
@@ -24,10 +25,11 @@ class Point(NamedTuple):
 
 
 def load_pyplot() -> Optional[Any]:
-    """matplotlib, drawing to files; None if it is not installed."""
+    """matplotlib, drawing to files; None if it is not installed, or a file of its settings cannot be read."""
+    os.environ["MPLBACKEND"] = "Agg"  # in a notebook it names a module which only the notebook has
     try:
         import matplotlib
-    except ImportError:
+    except (ImportError, ValueError):
         return None
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells of every font it looks at
     matplotlib.use("Agg")
@@ -101,12 +103,14 @@ def _picture(draw: Callable[[Any], None], size: Tuple[int, int] = (8, 4)) -> Opt
     pyplot = load_pyplot()
     if pyplot is None:
         return None
-    figure, axes = pyplot.subplots(figsize=size)
-    draw(axes)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)  # where it covers nothing
-    figure.tight_layout()
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
-    pyplot.close(figure)
+    with pyplot.rc_context():
+        pyplot.rcdefaults()  # a file of settings in the current directory may ask for anything: for LaTeX, say
+        figure, axes = pyplot.subplots(figsize=size)
+        draw(axes)
+        axes.grid(alpha=0.3)
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8, frameon=False)  # where it covers nothing
+        figure.tight_layout()
+        buffer = BytesIO()
+        figure.savefig(buffer, format="png", dpi=130, metadata={"Software": None})
+        pyplot.close(figure)
     return buffer.getvalue()

@@ -135,7 +135,7 @@ def make_report(options: ReportOptions) -> Report:
         if not report.norms[name]:
             report.notes.append(f"no norms of {name}: there is no log of its training (--train-log) with validations")
     if load_pyplot() is None:
-        report.notes.append("no figures: matplotlib is not installed (pip install 'fairseq_tg[plots]')")
+        report.notes.append("no figures: matplotlib is not installed (pip install 'fairseq_tg[plots]'), or not usable")
     report.seconds = time.perf_counter() - started
     say.end()
     _write(report, {name: system.kind for name, system in lineup.systems.items()})
