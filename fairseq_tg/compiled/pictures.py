@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from html import escape
 from typing import List, Sequence, Tuple
@@ -11,6 +12,8 @@ from fairseq_tg.errors import printable
 
 SHADES = " ░▒▓█"
 END = "end"
+#: What no XML may have, not even escaped: control characters, and halves of characters
+NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def shown(token: str) -> str:
@@ -141,11 +144,12 @@ def as_svg(explanation: Explanation) -> str:
         body.append(f'<text class="soft" x="{MARGIN}" y="{y + 8}">{escape(note)}</text>')
         y = _svg_strip(body, actions, most, y + 20)
     height = y + MARGIN
-    return (
+    svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img"><title>{escape(explanation.text)}</title><style>{STYLE}</style>'
         f'<rect class="paper" width="{WIDTH}" height="{height}"/>{"".join(body)}</svg>\n'
     )
+    return NOT_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), svg)
 
 
 def _advance(text: str) -> int:

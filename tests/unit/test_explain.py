@@ -139,6 +139,14 @@ def test_text_in_a_picture_is_escaped() -> None:
     assert "<b>&" in texts and "<x>" in texts
 
 
+def test_text_that_no_picture_can_have_is_shown_all_the_same() -> None:
+    """From a command line, or from a test set: a control character, or bytes that are no text."""
+    found = Translation("a\x1bb", [("a\x1bb", False)], ["a\x1bb"], -1.0, 1.0)
+    picture = as_svg(Explanation("x \udcff \u200d\U0001f600", {"greedy": found}, Actions([], [], [], [])))
+    texts = [element.text for element in ElementTree.fromstring(picture.encode()).iter() if element.text]
+    assert {"a\\x1bb", "\\udcff", "\u200d\U0001f600"} <= set(texts)
+
+
 def test_words_that_were_attended_to() -> None:
     step = Step("a", [0.1], [[(1, 0.3), (2, 0.3), (0, 0.2), (3, 0.2)]], [], [])
     actions = Actions(["\u2581Ein", "\u2581Ter", "rier", "</s>"], ["layer 1"], [0], [step])
