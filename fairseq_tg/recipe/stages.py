@@ -57,8 +57,12 @@ class Stage:
         if changed and changed <= set(self.follows):
             return {STAMP: "of other settings"}  # which is no hash: so it is not whole
         if changed:
+            old, new = (
+                {name: value for name, value in each.items() if name not in self.follows}
+                for each in (settings, self.settings)
+            )
             raise UserError(
-                f"'{self.directory}' was begun with other settings ({describe_difference(settings, self.settings)}): "
+                f"'{self.directory}' was begun with other settings ({describe_difference(old, new)}): "
                 "give another --out, or remove it"
             )
         return outputs
