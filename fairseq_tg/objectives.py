@@ -1,7 +1,8 @@
 """Sentence objectives O(z, y): how good a translation z is, given the reference y. Text in, number out, more is better.
 
 Neither torch nor fairseq is needed here. To add one, decorate a function that returns an `Objective`; it is called when
-the objective is asked for, and may import a library of its own.
+the objective is asked for, with the name of the tokenizer that words are counted by (see `tokenizers`), and may import
+a library of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from fairseq_tg.errors import UserError
 from fairseq_tg.ngrams import common_ngrams, ngram_matches
 from fairseq_tg.registry import Registry
+from fairseq_tg.tokenizers import FLAG, OF_CHARACTERS, USUAL, load_tokenizer, word_splitter
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,11 @@ class Objective:
     score_list: Optional[Callable[[Sequence[str], str], List[float]]] = None
 
 
-OBJECTIVES: Registry[Callable[[], Objective]] = Registry("objective", flag="--objective")
+OBJECTIVES: Registry[Callable[[str], Objective]] = Registry("objective", flag="--objective")
 
 
 @OBJECTIVES.register("sbleu")
-def sentence_bleu() -> Objective:
+def sentence_bleu(tokenizer: str = USUAL) -> Objective:
     """Sentence BLEU, 0 to 100, smoothed, of the orders that the sentence has."""
     from sacrebleu.metrics import BLEU
 
@@ -45,20 +47,21 @@ def sentence_bleu() -> Objective:
             counts, totals, length, reference_length, smooth_method="exp", effective_order=True
         ).score
 
-    return replace(_sacrebleu("sbleu", BLEU(effective_order=True)), **_many_bleus(score))
+    metric = BLEU(effective_order=True, tokenize=tokenizer)
+    return replace(_sacrebleu("sbleu", metric), **_many_bleus(score, tokenizer))
 
 
 @OBJECTIVES.register("sbleu+1")
-def sentence_bleu_of_one_word_more() -> Objective:
-    return _longer_bleu(1)
+def sentence_bleu_of_one_word_more(tokenizer: str) -> Objective:
+    return _longer_bleu(1, tokenizer)
 
 
 @OBJECTIVES.register("sbleu+2")
-def sentence_bleu_of_two_words_more() -> Objective:
-    return _longer_bleu(2)
+def sentence_bleu_of_two_words_more(tokenizer: str) -> Objective:
+    return _longer_bleu(2, tokenizer)
 
 
-def _longer_bleu(words: int) -> Objective:
+def _longer_bleu(words: int, tokenizer: str) -> Objective:
     """Sentence BLEU+1, 0 to 100, with a brevity penalty as if the reference had some words more.
 
     A smoothed sentence BLEU prefers short hypotheses, and what is trained on its choices gets shorter than the
@@ -66,7 +69,7 @@ def _longer_bleu(words: int) -> Objective:
     """
     from sacrebleu.metrics import BLEU
 
-    metric = BLEU(effective_order=True)
+    metric = BLEU(effective_order=True, tokenize=tokenizer)
 
     def score_counts(counts: List[int], totals: List[int], length: int, reference_length: int) -> float:
         lengths = length, reference_length + words
@@ -78,16 +81,16 @@ def _longer_bleu(words: int) -> Objective:
 
     score("a", "a")
     signature = str(metric.get_signature()).replace("smooth:exp", f"smooth:add-k[1.00]|reflen:+{words}")
-    return Objective(f"sbleu+{words}", score, signature, **_many_bleus(score_counts))
+    return Objective(f"sbleu+{words}", score, signature, **_many_bleus(score_counts, tokenizer))
 
 
-def _many_bleus(score: Callable[[List[int], List[int], int, int], float]) -> Dict[str, Any]:
+def _many_bleus(score: Callable[[List[int], List[int], int, int], float], tokenizer: str) -> Dict[str, Any]:
     """Sentence BLEU of many texts, from n-grams that are counted once: `score_pairs` and `score_list`.
 
     Args:
         score: of the matches and the numbers of n-grams of the orders 1 to 4, and the lengths of both sides.
     """
-    tokenize = _tokenizer()
+    tokenize = word_splitter(tokenizer)
 
     @lru_cache(maxsize=1 << 18)
     def remembered(counts: Tuple[int, ...], length: int, reference_length: int) -> float:
@@ -115,8 +118,8 @@ def _many_bleus(score: Callable[[List[int], List[int], int, int], float]) -> Dic
 
 
 @OBJECTIVES.register("chrf")
-def chrf() -> Objective:
-    """Character n-gram F-score, 0 to 100."""
+def chrf(tokenizer: str) -> Objective:
+    """Character n-gram F-score, 0 to 100: no words are counted."""
     from sacrebleu.metrics import CHRF
 
     metric = CHRF()
@@ -144,11 +147,16 @@ def _chrf_pairs(order: int, beta: int) -> Callable[..., List[List[float]]]:
 
 
 @OBJECTIVES.register("ter")
-def negative_ter() -> Objective:
+def negative_ter(tokenizer: str) -> Objective:
     """Translation edit rate, negated: lower is better."""
-    from sacrebleu.metrics import TER
+    from fairseq_tg.edit_rate import WordTER
 
-    return _sacrebleu("ter", TER(), sign=-1.0)
+    if tokenizer in OF_CHARACTERS:
+        raise UserError(
+            f"--objective ter: an edit rate of characters ({FLAG} {tokenizer}) takes a second for each translation: "
+            "use sbleu or chrf, or a tokenizer that finds words"
+        )
+    return _sacrebleu("ter", WordTER(tokenizer), sign=-1.0)
 
 
 def _sacrebleu(name: str, metric: Any, sign: float = 1.0) -> Objective:
@@ -160,7 +168,7 @@ def _sacrebleu(name: str, metric: Any, sign: float = 1.0) -> Objective:
 
 
 @OBJECTIVES.register("meteor")
-def meteor() -> Objective:
+def meteor(tokenizer: str) -> Objective:
     """METEOR, 0 to 1, with exact and stem matches, and with synonyms where WordNet's data is installed."""
     nltk = _nltk("meteor")
     from nltk.corpus import wordnet
@@ -171,28 +179,29 @@ def meteor() -> Objective:
         synonyms, matches = wordnet, "exact+stem+synonym"
     except LookupError:
         synonyms, matches = _NoSynonyms(), "exact+stem"
-    tokenize = _tokenizer()
+    tokenize = word_splitter(tokenizer)
 
     def score(hypothesis: str, reference: str) -> float:
         return float(single_meteor_score(tokenize(reference), tokenize(hypothesis), wordnet=synonyms))
 
-    return Objective("meteor", score, f"METEOR|match:{matches}|case:lc|tok:13a|version:nltk-{nltk.__version__}")
+    signature = f"METEOR|match:{matches}|case:lc|tok:{tokenizer}|version:nltk-{nltk.__version__}"
+    return Objective("meteor", score, signature)
 
 
 @OBJECTIVES.register("nist")
-def nist() -> Objective:
+def nist(tokenizer: str) -> Objective:
     """NIST, 0 or more: n-grams count by the information that the reference's own n-grams give them."""
     nltk = _nltk("nist")
     from nltk.translate.nist_score import sentence_nist
 
-    tokenize = _tokenizer()
+    tokenize = word_splitter(tokenizer)
 
     def score(hypothesis: str, reference: str) -> float:
         words, expected = tokenize(hypothesis), tokenize(reference)
         order = min(5, len(words), len(expected))  # nltk divides by the number of n-grams, which may be none
         return float(sentence_nist([expected], words, n=order)) if order else 0.0
 
-    return Objective("nist", score, f"NIST|order:5|case:mixed|tok:13a|version:nltk-{nltk.__version__}")
+    return Objective("nist", score, f"NIST|order:5|case:mixed|tok:{tokenizer}|version:nltk-{nltk.__version__}")
 
 
 class _NoSynonyms:
@@ -209,28 +218,14 @@ def _nltk(name: str) -> Any:
         raise UserError(f"--objective {name} needs nltk: pip install 'fairseq_tg[metrics]'") from None
 
 
-def _tokenizer() -> Callable[[str], List[str]]:
-    """sacreBLEU's 13a, which looks at nothing beyond a space: so every word is looked at once."""
-    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+def get_objective(name: str, tokenizer: str = USUAL) -> Objective:
+    """An objective by the name that the user typed: one of the registry, or `pkg.module:function`.
 
-    tokenizer = Tokenizer13a()
-
-    @lru_cache(maxsize=1 << 18)
-    def parts(word: str) -> List[str]:
-        return tokenizer(word).split()
-
-    def tokenize(text: str) -> List[str]:
-        if "\n" in text:  # it joins what a hyphen divides there
-            return tokenizer(text).split()
-        return [part for word in text.split() for part in parts(word)]
-
-    return tokenize
-
-
-def get_objective(name: str) -> Objective:
-    """An objective by the name that the user typed: one of the registry, or `pkg.module:function`."""
+    tokenizer: what words are counted by; a function of the user's is given the text as it is.
+    """
+    load_tokenizer(tokenizer)  # one that cannot be had is refused in one line
     if ":" not in name:
-        return OBJECTIVES[name]()
+        return OBJECTIVES[name](tokenizer)
     module_name, _, function_name = name.partition(":")
     try:
         function = getattr(importlib.import_module(module_name), function_name)

@@ -38,7 +38,7 @@ class Words:
 
     @classmethod
     def of(cls, dictionary: Any, options: WordOptions, language: str, marks: AbstractSet[int] = frozenset()) -> Words:
-        given = Namespace(target_lang=language, **options.given())
+        given = Namespace(target_lang=language, tokenizer=options.tokenizer, **options.subword_options())
         made: Dict[str, Any] = {}
         for flag, known, make in (
             ("bpe", encoders.BPE_REGISTRY, encoders.build_bpe),

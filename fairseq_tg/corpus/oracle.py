@@ -22,6 +22,7 @@ class OracleGenerator:
     Args:
         search: finds the k-best lists.
         greedy: finds the base's greedy output, for the selections that need it.
+        objective: the one that a sentence's hypotheses are scored by.
         to_text: makes words of dictionary ids; of those of a reference, if its second argument says so.
         task: says what of a target are its words.
         keeps_greedy: the greedy output is kept with the list, whatever the selection needs.
@@ -33,7 +34,7 @@ class OracleGenerator:
         build: Build,
         search: Search,
         greedy: Search,
-        objective: Objective,
+        objective: Callable[[int], Objective],
         selection: Selection,
         to_text: Callable[..., str],
         task: Any,
@@ -100,14 +101,14 @@ class OracleGenerator:
         self, sentence_id: int, hypotheses: List[Hypothesis], reference: Optional[str], greedy: Optional[Hypothesis]
     ) -> Sentence:
         """Score a k-best list and choose from it."""
-        texts = [h.text for h in hypotheses]
+        texts, objective = [h.text for h in hypotheses], self.objective(sentence_id)
         if self.selection.needs_reference:
             assert reference is not None
-            scores = score_list(self.objective, texts, reference, sentence_id)
+            scores = score_list(objective, texts, reference, sentence_id)
             if greedy is not None:
-                greedy.objective = score_hypothesis(self.objective, greedy.text, reference, sentence_id)
+                greedy.objective = score_hypothesis(objective, greedy.text, reference, sentence_id)
         else:
-            pairs = score_pairs(self.objective, texts, sentence_id)
+            pairs = score_pairs(objective, texts, sentence_id)
             scores = expected_scores([h.log_prob for h in hypotheses], pairs)
         for hypothesis, score in zip(hypotheses, scores):
             hypothesis.objective = score

@@ -28,7 +28,7 @@ from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.corpus.sources import ChangedSources, asks_for_changes, source_changes
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
-from fairseq_tg.objectives import get_objective
+from fairseq_tg.objectives import Objective, get_objective
 from fairseq_tg.text import Words
 
 #: Options of fairseq's generation that change what a search finds.
@@ -65,7 +65,7 @@ class CorpusRun:
         self.cfg = task.cfg
         self.root = root
         self._check_options()
-        self.objective = get_objective(self.cfg.objective)
+        self.objectives: List[Objective] = []  # of each pair of languages
         self.selection = get_selection(self.cfg.selection)
         self.shard = self._shard()
         self.engine = self.cfg.kbest_engine or self._find_engine()
@@ -75,7 +75,6 @@ class CorpusRun:
         tokenizer = encoders.build_tokenizer(root.tokenizer) if root.tokenizer else None
         self.to_text = Words(task.target_dictionary, bpe, tokenizer, root.common_eval.post_process, task.marks)
         self.subwords = self.to_text.subwords
-        score_words(root, self.subwords)
 
     def _check_options(self) -> None:
         if self.root.common_eval.path is None:
@@ -144,7 +143,7 @@ class CorpusRun:
             "batches": {"max_tokens": data.max_tokens, "batch_size": data.batch_size},
             "block_size": self.cfg.kbest_block,
             "objective": self.cfg.objective,
-            "signature": self.objective.signature,
+            "signature": self._signature(pairs),
             "selection": self.selection.name,
             "text": {"subwords": self.subwords, "bpe": _plain(self.root.bpe), "tokenizer": _plain(self.root.tokenizer)},
             "keep_kbest": self.cfg.kbest_jsonl,
@@ -159,6 +158,28 @@ class CorpusRun:
         if isinstance(dataset, PairsDataset):
             return dataset.pairs
         return [Pair(self.cfg.source_lang, self.cfg.target_lang, len(dataset))]
+
+    def _count_words(self, dataset: Any) -> None:
+        """Find out how the words of every pair's targets are counted, and score by that."""
+        tokenizers, first = [], 0
+        for pair in self._pairs(dataset):
+
+            def text(index: int, first: int = first) -> str:
+                return self.to_text(dataset.tgt[first + index].tolist(), True)
+
+            sentences = 0 if dataset.tgt is None else pair.sentences
+            tokenizers.append(self.task.count_words_by(pair.target, text, sentences))
+            first += pair.sentences
+        self.objectives = [get_objective(self.cfg.objective, tokenizer) for tokenizer in tokenizers]
+        score_words(self.root, self.subwords, tokenizers[0] if len(set(tokenizers)) == 1 else None)
+
+    def _signature(self, pairs: List[Pair]) -> str:
+        """The objective's, which tells its scores from any others; of each pair where they differ."""
+        found = [objective.signature for objective in self.objectives]
+        return found[0] if len(set(found)) == 1 else "; ".join(f"{pair} {one}" for pair, one in zip(pairs, found))
+
+    def _objective(self, dataset: Any, sentence: int) -> Objective:
+        return self.objectives[dataset.pair_of(sentence) if isinstance(dataset, PairsDataset) else 0]
 
     def _prefix(self, dataset: Any, sentence: int) -> List[int]:
         several = isinstance(dataset, PairsDataset)
@@ -198,6 +219,7 @@ class CorpusRun:
     ) -> Optional[EpochBatchIterator]:
         """The batches of this shard; None if there is nothing left to do."""
         self._check_dataset(dataset)
+        self._count_words(dataset)
         recipe = self.recipe(dataset)
         directory = CorpusDirectory(self.cfg.kbest_dir)
         origin = {"command": command_line(sys.argv), "data": os.path.abspath(self.cfg.data), "bases": self._bases()}
@@ -274,7 +296,7 @@ class CorpusRun:
             self.build,
             search,
             greedy,
-            self.objective,
+            functools.partial(self._objective, dataset),
             self.selection,
             self.to_text,
             self.task,

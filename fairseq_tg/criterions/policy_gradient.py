@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Dict, List, Tuple
 
 import torch
@@ -13,8 +14,9 @@ from torch import Tensor, nn
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig, ActorCrossEntropyCriterion
 from fairseq_tg.criterions.own_output import OwnOutput
 from fairseq_tg.errors import UserError
-from fairseq_tg.objectives import get_objective, score_hypothesis
+from fairseq_tg.objectives import Objective, get_objective, score_hypothesis
 from fairseq_tg.text import Words
+from fairseq_tg.tokenizers import USUAL
 
 
 @dataclass
@@ -40,7 +42,8 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
         super().__init__(task, cfg)
         if cfg.reward_scale <= 0:
             raise UserError(f"--reward-scale {cfg.reward_scale:g}: give a number above 0")
-        self.objective = get_objective(cfg.reward)
+        get_objective(cfg.reward, task.cfg.sacrebleu_tokenizer or USUAL)  # one that cannot be had is refused now
+        self.reward = cfg.reward
         self.scale = cfg.reward_scale
         self.words = Words(task.target_dictionary)
         self.own_output = OwnOutput(task, "actor_policy_gradient", [{}, {"sampling": True}])
@@ -72,6 +75,16 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
             "sampled_reward": rewards.sum(),
         }
         return loss, sample_size, logging_output
+
+    @cached_property
+    def objective(self) -> Objective:
+        """In words as the training's targets have them."""
+        dataset = self.task.dataset(self.task.cfg.train_subset)
+
+        def text(index: int) -> str:
+            return self.words(dataset[index]["target"].tolist(), True)
+
+        return get_objective(self.reward, self.task.count_words_by(self.task.pairs[0][1], text, len(dataset)))
 
     def _rewards(self, translations: List[Tensor], sample: Dict[str, Any]) -> Tensor:
         """The objective of every translation, B."""

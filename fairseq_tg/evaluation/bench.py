@@ -86,7 +86,7 @@ def run(options: BenchOptions) -> Result:
     single = take_turns(functions, sources, one_by_one, options.turns, eos, say)
     batched = take_turns(functions, sources, batches, max(1, options.turns // 2), eos, say)
 
-    bleu, rows = BLEU(), {}
+    bleu, rows = BLEU(tokenize=subset.tokenizer), {}
     for name, system in lineup.systems.items():
         say(f"in a process of its own: {name}")
         score = None

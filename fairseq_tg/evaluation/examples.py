@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from fairseq_tg.objectives import sentence_bleu
+from fairseq_tg.tokenizers import USUAL
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,18 @@ class Example:
 
 
 def choose_examples(
-    sources: Sequence[str], references: Sequence[str], outputs: Mapping[str, Sequence[str]], tg: str, each: int = 5
+    sources: Sequence[str],
+    references: Sequence[str],
+    outputs: Mapping[str, Sequence[str]],
+    tg: str,
+    each: int = 5,
+    tokenizer: str = USUAL,
 ) -> Tuple[List[Example], List[Example]]:
     """The sentences with the largest gains of `tg` over `greedy` in sentence BLEU, and those with the largest losses.
 
     Of equal ones the first in the test set.
     """
-    score = sentence_bleu().score
+    score = sentence_bleu(tokenizer).score
     gains = [
         score(better, reference) - score(greedy, reference)
         for better, greedy, reference in zip(outputs[tg], outputs["greedy"], references)

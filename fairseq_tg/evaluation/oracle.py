@@ -14,7 +14,7 @@ def oracle_translations(
     search: Callable[[Sequence[Tokens]], List[List[Tokens]]], subset: Subset, say: Say, doing: str
 ) -> List[Tokens]:
     """Of all that a search finds for each sentence, what has the best sentence BLEU; ties to the lower rank."""
-    score, references = sentence_bleu().score, subset.references or []
+    score, references = sentence_bleu(subset.tokenizer).score, subset.references or []
 
     def choose(ids: List[int]) -> Iterator[Tokens]:
         for i, found in zip(ids, search([subset.sources[i] for i in ids])):

@@ -113,10 +113,12 @@ def make_report(options: ReportOptions) -> Report:
             tokens[oracle] = oracle_translations(build_search(wide, load), subset, say, oracle)
         texts = {name: [subset.words(item) for item in items] for name, items in tokens.items()}
         say("scores and significance")
-        report.scores = score_systems(texts, subset.references, ["greedy", "beam 4"])
+        report.scores = score_systems(texts, subset.references, ["greedy", "beam 4"], subset.tokenizer)
         sure = token_means(base, task, subset.sources, tokens["greedy"], True, say, "how sure the base is")
         report.sets = _by_set({name: texts[name] for name in functions}, subset, sure, list(actors))
         report.shares = {name: report.sets[ALL].shares[name].value for name in actors}
+        if "TER" not in report.scores.signatures:
+            report.notes.append(f"no TER: {subset.tokenizer} counts characters, whose edit rate takes too long")
         if len(subset.references) < 2:
             report.notes.append("one sentence is too few for a test of significance")
         judged = {"reference": subset.targets, **{k: tokens[k] for k in ("greedy", oracle, *actors) if k in tokens}}
@@ -126,7 +128,9 @@ def make_report(options: ReportOptions) -> Report:
                 for name, items in judged.items()
             }
         for name in list(actors)[:1]:
-            report.helped, report.hurt = choose_examples(subset.source_text, subset.references, texts, name)
+            report.helped, report.hurt = choose_examples(
+                subset.source_text, subset.references, texts, name, tokenizer=subset.tokenizer
+            )
             pictures = draw_examples(models[name], task, subset, [*report.helped, *report.hurt])
             write(Path(options.out), pictures)
             report.pictures = list(pictures)
@@ -147,7 +151,7 @@ def _by_set(
 ) -> Dict[str, SetResult]:
     """Every set, its hard half (where the base is least sure of its own greedy output), and all of them together."""
     assert subset.references is not None
-    statistics = {name: bleu_statistics(output, subset.references) for name, output in texts.items()}
+    statistics = {name: bleu_statistics(output, subset.references, subset.tokenizer) for name, output in texts.items()}
     hard = {name: sorted(sorted(ids, key=sure.__getitem__)[: (len(ids) + 1) // 2]) for name, ids in subset.sets.items()}
     groups: Dict[str, List[Sequence[int]]] = {}
     for name, ids in subset.sets.items():

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from sacrebleu.metrics import BLEU, CHRF, TER
+from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
+from fairseq_tg.edit_rate import WordTER
 from fairseq_tg.errors import UserError
 from fairseq_tg.objectives import get_objective
+from fairseq_tg.tokenizers import OF_CHARACTERS, USUAL
 
 SAMPLES = 1000  # of a bootstrap
 
@@ -24,11 +26,11 @@ class Scores:
     lengths: Dict[str, float]  # of a system's words to the references', by BLEU's tokens: below 1, BLEU has a penalty
 
 
-class OnceTER(TER):
+class OnceTER(WordTER):
     """TER whose statistics of the same translations are taken once: they are most of a report's scoring time."""
 
-    def __init__(self, references: List[str]) -> None:
-        super().__init__(references=[references])
+    def __init__(self, tokenizer: str, references: List[str]) -> None:
+        super().__init__(tokenizer, references)
         self._known: Dict[Tuple[str, ...], Any] = {}
 
     def _extract_corpus_statistics(self, hypotheses: Sequence[str], references: Any) -> Any:
@@ -38,13 +40,19 @@ class OnceTER(TER):
         return self._known[key]
 
 
-def score_systems(outputs: Mapping[str, Sequence[str]], references: List[str], baselines: Sequence[str]) -> Scores:
-    """Score outputs (by system) against references; paired bootstrap resampling against each baseline."""
+def score_systems(
+    outputs: Mapping[str, Sequence[str]], references: List[str], baselines: Sequence[str], tokenizer: str = USUAL
+) -> Scores:
+    """Score outputs (by system) against references; paired bootstrap resampling against each baseline.
+
+    tokenizer: what words are counted by; of characters there is no TER.
+    """
     metrics: Dict[str, Any] = {
-        "BLEU": BLEU(references=[references]),
+        "BLEU": BLEU(references=[references], tokenize=tokenizer),
         "chrF": CHRF(references=[references]),
-        "TER": OnceTER(references),
     }
+    if tokenizer not in OF_CHARACTERS:
+        metrics["TER"] = OnceTER(tokenizer, references)
     values: Dict[str, Dict[str, float]] = {}
     lengths = {}
     for name, output in outputs.items():
@@ -53,7 +61,7 @@ def score_systems(outputs: Mapping[str, Sequence[str]], references: List[str], b
         lengths[name] = scores["BLEU"].sys_len / max(scores["BLEU"].ref_len, 1)
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     try:
-        meteor = get_objective("meteor")
+        meteor = get_objective("meteor", tokenizer)
     except UserError:
         meteor = None  # nltk is an extra: the rest can still be said
     if meteor is not None:

@@ -8,6 +8,8 @@ from typing import Dict, List, Mapping, Optional, Sequence
 import numpy as np
 from sacrebleu.metrics import BLEU
 
+from fairseq_tg.tokenizers import USUAL
+
 SAMPLES = 1000  # of a bootstrap
 SEED = 12345  # sacreBLEU's own
 
@@ -34,9 +36,10 @@ class Share:
         return f"{self.value:.2f}{interval}"
 
 
-def bleu_statistics(outputs: Sequence[str], references: Sequence[str]) -> np.ndarray:
+def bleu_statistics(outputs: Sequence[str], references: Sequence[str], tokenizer: str = USUAL) -> np.ndarray:
     """What BLEU is made of, for each sentence: both lengths, matches and n-grams of each order. N x 10."""
-    metric = BLEU(effective_order=True)  # which a single sentence is to have; its counts are the same
+    # A single sentence is to have an effective order; its counts are the same
+    metric = BLEU(effective_order=True, tokenize=tokenizer)
     found = [metric.sentence_score(output, [reference]) for output, reference in zip(outputs, references)]
     return np.array([[one.sys_len, one.ref_len, *one.counts, *one.totals] for one in found], dtype=np.int64)
 

@@ -9,6 +9,7 @@ from fairseq_tg.evaluation.systems import Tokens
 from fairseq_tg.subwords import WordOptions
 from fairseq_tg.tasks.damage import naming_damage
 from fairseq_tg.text import Words
+from fairseq_tg.tokenizers import USUAL, find_tokenizer, load_tokenizer
 
 
 class Subset(NamedTuple):
@@ -17,6 +18,8 @@ class Subset(NamedTuple):
     `words` makes words of a translation.
 
     `sets` are the splits that they come from, one after another.
+
+    `tokenizer` is sacreBLEU's that words are counted by.
     """
 
     sources: List[Tokens]
@@ -25,13 +28,16 @@ class Subset(NamedTuple):
     references: Optional[List[str]]
     words: Words
     sets: Dict[str, range]
+    tokenizer: str = USUAL
 
 
-def read_subsets(task: Any, names: Sequence[str], *args: Any, **options: Any) -> Subset:
+def read_subsets(
+    task: Any, names: Sequence[str], model: Any, text: Optional[WordOptions] = None, *args: Any, **options: Any
+) -> Subset:
     """Several splits, one after another: see `read_subset`. Without references of one, there are none of any."""
     if len(set(names)) < len(names):
         raise UserError(f"--subset {','.join(names)} has a name twice: give each once")
-    parts = [read_subset(task, name, *args, **options) for name in names]
+    parts = [read_subset(task, name, model, text, *args, **options) for name in names]
 
     def joined(field: str) -> Any:
         lists = [getattr(part, field) for part in parts]
@@ -42,7 +48,8 @@ def read_subsets(task: Any, names: Sequence[str], *args: Any, **options: Any) ->
         start = sum(map(len, sets.values()))
         sets[name] = range(start, start + len(part.sources))
     fields = ("sources", "targets", "source_text", "references")
-    return Subset(**{field: joined(field) for field in fields}, words=parts[0].words, sets=sets)
+    found = Subset(**{field: joined(field) for field in fields}, words=parts[0].words, sets=sets)
+    return found._replace(tokenizer=_tokenizer(task, text, found.references))
 
 
 def read_subset(
@@ -85,4 +92,14 @@ def read_subset(
     source_words = Words.of(task.source_dictionary, text, task.pairs[0][0])
     references = None if targets is None else [words(target, reference=True) for target in targets]
     source_text = [source_words(source) for source in sources]
-    return Subset(sources, targets, source_text, references, words, {name: range(len(sources))})
+    tokenizer = _tokenizer(task, text, references)
+    return Subset(sources, targets, source_text, references, words, {name: range(len(sources))}, tokenizer)
+
+
+def _tokenizer(task: Any, text: Optional[WordOptions], references: Optional[Sequence[str]]) -> str:
+    """What words are counted by: as it is asked for, else as the language and its text have it."""
+    given = text and text.sacrebleu_tokenizer
+    known = references or ()
+    tokenizer = given or find_tokenizer(task.pairs[0][1], known.__getitem__, len(known))
+    load_tokenizer(tokenizer)
+    return tokenizer

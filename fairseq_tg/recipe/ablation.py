@@ -18,11 +18,12 @@ from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash, hash_originals
-from fairseq_tg.recipe.lengths import with_objective
+from fairseq_tg.recipe.lengths import with_objective, with_tokenizer
 from fairseq_tg.recipe.methods import CONT, METHODS, PAPERS, compare_methods
 from fairseq_tg.recipe.options import KINDS, LIST_CRITERIA, Ablation, Recipe, Training
-from fairseq_tg.recipe.run import check, open_base
+from fairseq_tg.recipe.run import check, check_objective, open_base
 from fairseq_tg.recipe.training import count_updates, train
+from fairseq_tg.tokenizers import OF_CHARACTERS, USUAL
 
 COMPOSITIONS = ("para", "full", "thd", "top1", "comb")
 OBJECTIVES = ("sbleu", "sbleu+2", "meteor", "ter")
@@ -76,12 +77,17 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     if unknown:
         raise UserError(f"--only {min(unknown)}: there are {', '.join(names)}")
     planned = [cell for cell in planned if not recipe.only or cell.name in recipe.only]
-    for cell in planned:
-        if "objective" in cell.corpus:
-            get_objective(cell.corpus["objective"])  # one that cannot be had is found now
     out = Path(recipe.out)
     recipe, base, model, task = open_base(recipe)
     check(recipe, task)
+    recipe = with_tokenizer(recipe, model, task)
+    tokenizer = recipe.text.sacrebleu_tokenizer or USUAL
+    if tokenizer in OF_CHARACTERS and "ter" not in recipe.only:
+        planned = [cell for cell in planned if cell.corpus.get("objective") != "ter"]
+    for cell in planned:
+        if "objective" in cell.corpus:
+            get_objective(cell.corpus["objective"], tokenizer)  # one that cannot be had is found now
+    check_objective(recipe)
     recipe = with_objective(recipe, model, task)
     subset = read_subset(task, recipe.subset, model, recipe.text)
     if subset.references is None:
@@ -111,7 +117,7 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
         )
         texts[name] = [subset.words(tokens) for tokens in translate_all(function, subset.sources, say, name)]
     say.end()
-    scores = score_systems(texts, subset.references, ["greedy"])
+    scores = score_systems(texts, subset.references, ["greedy"], subset.tokenizer)
     table = _table(kind, recipe, scores, updates)
     _write(out, kind, scores, table)
     return scores, table

@@ -18,6 +18,7 @@ from fairseq_tg.evaluation.subset import Subset, read_subsets
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress
 from fairseq_tg.recipe.options import AUTO, R
+from fairseq_tg.tokenizers import FLAG, USUAL, load_tokenizer
 
 #: What is chosen by below a length to the references, and above the last
 BETWEEN, ABOVE = "sbleu+1", "sbleu"
@@ -28,6 +29,24 @@ SENTENCES = 2000  # of a validation set that are looked at
 def choose_objective(ratio: float) -> str:
     """By the length of the base's greedy translations, to the references."""
     return next((objective for most, objective in SHORT_TO_LONG if ratio < most), ABOVE)
+
+
+def with_tokenizer(recipe: R, model: Any, task: Any) -> R:
+    """The recipe with what words are counted by in all its stages, by the validation set, unless it is given.
+
+    Several pairs have that each for itself, stage by stage.
+    """
+    given = recipe.text.sacrebleu_tokenizer
+    if given is not None:
+        load_tokenizer(given)
+        return recipe
+    if len(task.pairs) > 1:
+        return recipe
+    splits = validation_splits(Path(recipe.data), task.pairs[0])
+    found = read_subsets(task, splits, model, recipe.text).tokenizer
+    if found != USUAL:
+        print(f"words are counted by sacreBLEU's {found}: {task.pairs[0][1]} is written without spaces ({FLAG})")
+    return replace(recipe, text=replace(recipe.text, sacrebleu_tokenizer=found))
 
 
 def with_objective(recipe: R, model: Any, task: Any) -> R:
@@ -45,7 +64,7 @@ def with_objective(recipe: R, model: Any, task: Any) -> R:
     say = Progress()
     tokens = translate_all(build(system, lambda *_: (model, task)), subset.sources, say, "greedy translations of valid")
     say.end()
-    ratio = length_ratio([subset.words(sentence) for sentence in tokens], subset.references)
+    ratio = length_ratio([subset.words(sentence) for sentence in tokens], subset.references, subset.tokenizer)
     chosen = choose_objective(ratio)
     of = ", ".join(splits)
     print(f"objective: {chosen}, as greedy translations of {of} have {ratio:.3f} of the references' length")
@@ -56,17 +75,16 @@ def check_words(subset: Subset) -> None:
     """Refuse references that are one word each to BLEU, which could tell no translation from another."""
     if not subset.references or subset.targets is None:
         return
-    words = bleu_statistics(subset.references, subset.references)[:, 1].mean()
+    words = bleu_statistics(subset.references, subset.references, subset.tokenizer)[:, 1].mean()
     tokens = sum(map(len, subset.targets)) / len(subset.targets)
     if words < 2 and tokens > 4 * words:
         raise UserError(
-            f"the references of {', '.join(subset.sets)} have {words:.1f} words each, as BLEU counts them, of "
-            f"{tokens:.0f} tokens: where a language is written without spaces, make the data of text that is divided "
-            "into words or characters"
+            f"the references of {', '.join(subset.sets)} have {words:.1f} words each, as {subset.tokenizer} counts "
+            f"them, of {tokens:.0f} tokens: where words are not divided, give {FLAG} char, or zh for Chinese"
         )
 
 
-def length_ratio(outputs: Sequence[str], references: Sequence[str]) -> float:
+def length_ratio(outputs: Sequence[str], references: Sequence[str], tokenizer: str = USUAL) -> float:
     """In words as BLEU counts them."""
-    own, wanted = bleu_statistics(outputs, references)[:, :2].sum(axis=0)
+    own, wanted = bleu_statistics(outputs, references, tokenizer)[:, :2].sum(axis=0)
     return float(own / max(wanted, 1))

@@ -55,7 +55,7 @@ def compare_methods(
     methods = [_method(name, recipe, base, task) for name in METHODS if name in only]
     texts, turns = _translate(methods, subset, task.target_dictionary.eos())
     assert subset.references is not None
-    scores = score_systems(texts, subset.references, ["greedy"])
+    scores = score_systems(texts, subset.references, ["greedy"], subset.tokenizer)
     table = _table(recipe, methods, scores, turns)
     means = [(m.name, statistics.mean(bleus(m, scores))) for m in methods if m.name != "greedy"]
     content: Dict[str, Any] = {"values": scores.values, "p_values": scores.p_values, "signatures": scores.signatures}

@@ -20,12 +20,13 @@ from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.models.base import ActorModel, Base, has_places, no_place, read_base
 from fairseq_tg.models.families import FAMILIES
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.recipe.lengths import check_words, with_objective
+from fairseq_tg.recipe.lengths import check_words, with_objective, with_tokenizer
 from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, ROUNDS, TRIED, R, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import check_hypotheses, source_flags
 from fairseq_tg.tasks.loading import load_model
+from fairseq_tg.tokenizers import USUAL
 
 
 def run(recipe: Recipe) -> List[Path]:
@@ -33,6 +34,8 @@ def run(recipe: Recipe) -> List[Path]:
     recipe, record, model, task = open_base(recipe)
     subsets, out = recipe.subset.split(","), Path(recipe.out)
     check(recipe, task, subsets)
+    recipe = with_tokenizer(recipe, model, task)
+    check_objective(recipe)
     by_length = recipe.objective == AUTO
     recipe = with_objective(recipe, model, task)
     if task.marks and recipe.selection == AUTO:
@@ -124,10 +127,14 @@ def knows_lists(task: Any, criterion: str) -> bool:
     return not task.marks or (one_pair and criterion != "actor_preference")
 
 
+def check_objective(recipe: Recipe) -> None:
+    """Refuse one that cannot be had, or not of words as they are counted."""
+    if recipe.objective != AUTO:
+        get_objective(recipe.objective, recipe.text.sacrebleu_tokenizer or USUAL)
+
+
 def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
-    if recipe.objective != AUTO:
-        get_objective(recipe.objective)
     for selection in recipe.selections():
         get_selection(selection)
     ACTORS[recipe.training.actor]

@@ -15,7 +15,6 @@ from torch import Tensor
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
 from fairseq_tg.tasks.marks import flags_of
-from fairseq_tg.tasks.validation import words_alone
 
 
 @dataclass
@@ -68,9 +67,6 @@ class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
         for lang in (cfg.source_lang, cfg.target_lang):
             if lang not in self.langs:
                 raise UserError(f"the model does not know '{lang}': --langs has {cfg.langs}")
-
-    def _inference_with_bleu(self, generator: Any, sample: Dict[str, Any], model: Any) -> Any:
-        return super()._inference_with_bleu(*words_alone(self, generator, sample), model)
 
     @cached_property
     def marks(self) -> FrozenSet[int]:

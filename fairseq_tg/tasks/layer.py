@@ -1,10 +1,12 @@
 """What every tg task adds to its parent, a translation task of fairseq's: its options, and what it does with them."""
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
+import argparse
 import os
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional
+from functools import cached_property
+from typing import Any, Callable, Dict, List, Optional
 
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -28,7 +30,8 @@ from fairseq_tg.objectives import OBJECTIVES
 from fairseq_tg.tasks.damage import naming_damage
 from fairseq_tg.tasks.lists import ListOptions, ListTask
 from fairseq_tg.tasks.marks import recorded_task
-from fairseq_tg.tasks.validation import log_bleu
+from fairseq_tg.tasks.validation import Scoring, log_bleu
+from fairseq_tg.tokenizers import FLAG, HELP, find_tokenizer, load_tokenizer
 
 
 @dataclass
@@ -48,6 +51,9 @@ class TGTaskOptions(ListOptions):
             "help": "search as fairseq does, instead of with the native engine or the fast greedy path",
             "argparse_alias": "--no-fast-greedy",
         },
+    )
+    sacrebleu_tokenizer: Optional[str] = field(
+        default=None, metadata={"help": f"{HELP}: of objectives and of --eval-bleu"}
     )
     source_sampling: Optional[float] = field(
         default=None,
@@ -136,6 +142,9 @@ class TGTask(ListTask):
     @classmethod
     def add_args(cls, parser: Any) -> None:
         gen_parser_from_dataclass(parser, getattr(cls, "__dataclass")())
+        # An option of this name comes with --scoring sacrebleu, too, which takes its own default where there is none
+        (option,) = (action for action in parser._actions if FLAG in action.option_strings)
+        option.default = argparse.SUPPRESS
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> Any:
@@ -163,6 +172,12 @@ class TGTask(ListTask):
     def _command(self) -> DictConfig:
         """All options of the command, of which a task is given its own."""
         return self.cfg._get_root()
+
+    def count_words_by(self, language: str, text: Callable[[int], str], sentences: int) -> str:
+        """The tokenizer that words of a target are counted by: what is asked for, else see `find_tokenizer`."""
+        tokenizer = self.cfg.sacrebleu_tokenizer or find_tokenizer(language, text, sentences)
+        load_tokenizer(tokenizer)
+        return tokenizer
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
         if split == self.cfg.train_subset and not self.cfg.kbest_dir and not self.cfg.kbest_lists:
@@ -241,12 +256,26 @@ class TGTask(ListTask):
         sample = without_typed_padding(sample, self.source_dictionary.pad())
         return super().inference_step(generator, models, sample, *args, **kwargs)
 
+    @cached_property
+    def scoring(self) -> Scoring:
+        """How validations score."""
+        return Scoring(self)
+
+    def validation_step(self, generator: Any, models: List[Any], sample: Dict[str, Any]) -> Any:
+        """Search for a batch of validation data."""
+        return self.inference_step(generator, models, sample)
+
+    def _inference_with_bleu(self, generator: Any, sample: Dict[str, Any], model: Any) -> Any:
+        return self.scoring.score(generator, sample, model)
+
     def reduce_metrics(self, logging_outputs: List[Any], criterion: Any) -> None:
         log_bleu(logging_outputs)
         super().reduce_metrics(logging_outputs, criterion)
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> BaseFairseqModel:
         model = self._build_model(cfg, from_checkpoint)
+        if not from_checkpoint and self.cfg.eval_bleu:
+            self.scoring.check()
         criterion = None if from_checkpoint else self._command.get("criterion")
         if criterion is not None and trains_actors(criterion._name):
             check_trains_actors_only(model)  # now: in its first update, fairseq would leave a crash.pt

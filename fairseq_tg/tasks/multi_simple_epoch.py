@@ -47,7 +47,7 @@ class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
     cfg: Any
 
     @cached_property
-    def _scoring(self) -> Scoring:
+    def scoring(self) -> Scoring:
         return Scoring(self)
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
@@ -58,14 +58,14 @@ class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         model = super().build_model(cfg, from_checkpoint)
         if self.cfg.eval_bleu:
-            self._scoring.prepare(model)
+            self.scoring.prepare(model)
         return model
 
     def valid_step(self, sample: Dict[str, Any], model: Any, criterion: Any) -> Any:
-        return self._scoring.valid_step(sample, model, criterion)
+        return self.scoring.valid_step(sample, model, criterion)
 
     def reduce_metrics(self, logging_outputs: Any, criterion: Any) -> None:
-        self._scoring.reduce_metrics(logging_outputs, criterion)
+        self.scoring.reduce_metrics(logging_outputs, criterion)
 
     def build_criterion(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         return super(LegacyFairseqTask, self).build_criterion(cfg, from_checkpoint)

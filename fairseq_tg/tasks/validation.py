@@ -1,10 +1,10 @@
-"""--eval-bleu for tasks with language symbols: a score of words alone, and of tasks that have no such option."""
+"""--eval-bleu in the words of corpora and reports, without language symbols, and for tasks that have no such option."""
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 import json
 from argparse import Namespace
 from dataclasses import MISSING, field, fields, make_dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import encoders
@@ -14,6 +14,11 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from sacrebleu.metrics import BLEU
 from torch import Tensor
 
+from fairseq_tg.errors import UserError
+from fairseq_tg.tokenizers import FLAG, NONE, USUAL, all_usual, divide_any, load_tokenizer
+
+#: What fairseq's validations write for an unknown word of a translation and of a reference, and all else
+UNKNOWN = {"UNKNOWNTOKENINHYP": "<unk>", "UNKNOWNTOKENINREF": "<<unk>>"}
 #: Those of fairseq's options of the task `translation` that say how validations score
 ScoringOptions = make_dataclass(
     "ScoringOptions",
@@ -47,24 +52,92 @@ def words_alone(task: Any, generator: Any, sample: Dict[str, Any]) -> Tuple[Word
     return WordsAlone(generator, task), {**sample, "target": target.masked_fill(marks, task.target_dictionary.pad())}
 
 
+class Decoder:
+    """What fairseq's validations take for a tokenizer: from a sentence's symbols to the words that are counted.
+
+    Args:
+        decoders: fairseq's, of subwords and of a tokenizer, in their order.
+        divide: puts spaces between words.
+    """
+
+    def __init__(self, decoders: Sequence[Any], divide: Callable[[str], str]) -> None:
+        self.decoders, self.divide = decoders, divide
+
+    def decode(self, symbols: str) -> str:
+        return self.divide(self.text(symbols).rstrip())
+
+    def text(self, symbols: str) -> str:
+        for here, elsewhere in UNKNOWN.items():
+            symbols = symbols.replace(here, elsewhere)
+        for decoder in self.decoders:
+            symbols = decoder.decode(symbols)
+        return symbols
+
+
 class Scoring(TranslationTask):
-    """fairseq's scores of validations, for a task that is none of its `translation`: searches are that task's."""
+    """fairseq's scores of validations, in the words of corpora and reports, for a task that does the searches.
+
+    Also for one that is none of fairseq's `translation`.
+    """
+
+    cfg: Any
 
     def __init__(self, task: Any) -> None:
         super().__init__(task.cfg, task.source_dictionary, task.target_dictionary)
         self.task = task
+        self.tokenizer: Any = None
 
     def prepare(self, model: Any) -> None:
-        """Do what TranslationTask.build_model does with the model that it has built."""
-        made = Namespace(tokenizer=self.cfg.eval_bleu_detok, **json.loads(self.cfg.eval_bleu_detok_args))
-        self.tokenizer = encoders.build_tokenizer(made)
+        """Make what TranslationTask.build_model does to search with the model that it has built."""
         self.sequence_generator = self.task.build_generator([model], Namespace(**json.loads(self.cfg.eval_bleu_args)))
 
+    def check(self) -> None:
+        """Refuse what cannot be had before a training."""
+        if self.cfg.sacrebleu_tokenizer and self.cfg.eval_tokenized_bleu:
+            raise UserError(f"--eval-tokenized-bleu counts what spaces divide: give it or {FLAG}, not both")
+        load_tokenizer(self.cfg.sacrebleu_tokenizer or USUAL)
+
+    def score(self, generator: Any, sample: Dict[str, Any], model: Any) -> Any:
+        """sacreBLEU's counts of a batch."""
+        return self._inference_with_bleu(generator, sample, model)
+
     def _inference_with_bleu(self, generator: Any, sample: Dict[str, Any], model: Any) -> Any:
+        if self.tokenizer is None:
+            self._choose_words()
         return super()._inference_with_bleu(*words_alone(self.task, generator, sample), model)
 
     def inference_step(self, generator: Any, models: List[Any], sample: Dict[str, Any], *_: Any, **__: Any) -> Any:
         return self.task.validation_step(generator, models, sample)
+
+    def _choose_words(self) -> None:
+        """Find out how text is made of symbols and how its words are counted, now that there is validation data."""
+        made = Namespace(tokenizer=self.cfg.eval_bleu_detok, **json.loads(self.cfg.eval_bleu_detok_args))
+        command = self.cfg._get_root()
+        bpe = encoders.build_bpe(command.bpe) if command.get("bpe") and not self.cfg.eval_bleu_remove_bpe else None
+        self.tokenizer = encoders.build_tokenizer(made)
+        decoders = [decoder for decoder in (bpe, self.tokenizer) if decoder]
+        split = command.dataset.valid_subset.split(",")[0]
+        tokenizer = NONE if self.cfg.eval_tokenized_bleu else self._tokenizer(split, Decoder(decoders, str).text)
+        if bpe is None and (tokenizer == USUAL or self.cfg.eval_tokenized_bleu):
+            return  # these are fairseq's own ways
+        self.tokenizer = Decoder(decoders, load_tokenizer(tokenizer) if tokenizer else divide_any)
+        options = {option.name: self.cfg[option.name] for option in fields(ScoringOptions)}
+        self.cfg = Namespace(**{**options, "eval_tokenized_bleu": True})  # words are divided then
+
+    def _tokenizer(self, split: str, to_text: Callable[[str], str]) -> Optional[str]:
+        """What words of a split's targets are counted by; None if these are of several languages."""
+        languages = {target for _, target in self.task.pairs}
+        dataset = self.task.datasets[split]
+
+        def text(index: int) -> str:
+            item = dataset[index]
+            item = item[-1] if isinstance(item, tuple) else item  # with the number of its pair
+            tokens = torch.tensor(self.task.strip(item["target"].tolist()), dtype=torch.long)
+            return to_text(self.tgt_dict.string(tokens, self.cfg.eval_bleu_remove_bpe))
+
+        if len(languages) > 1 and not self.cfg.sacrebleu_tokenizer:
+            return USUAL if all_usual(text, len(dataset)) else None
+        return self.task.count_words_by(min(languages), text, len(dataset))
 
 
 def log_bleu(logging_outputs: List[Dict[str, Any]]) -> None:
