@@ -37,7 +37,7 @@ class WordOptions:
 
     tokenizer: Optional[str] = option("what the data was tokenised with, as moses", None)
     bpe: Optional[str] = option("fairseq's name of the subwords; by the marks of the symbols if not given", None)
-    sentencepiece_model: Optional[str] = option("file for --bpe sentencepiece", None)
+    sentencepiece_model: Optional[str] = option("file for --bpe sentencepiece or byte_bpe", None)
     bpe_codes: Optional[str] = option("file for --bpe subword_nmt or fastbpe", None)
     sacrebleu_tokenizer: Optional[str] = option(HELP, None)
 

@@ -53,7 +53,7 @@ class TGTaskOptions(ListOptions):
         },
     )
     sacrebleu_tokenizer: Optional[str] = field(
-        default=None, metadata={"help": f"{HELP}: of objectives and of --eval-bleu"}
+        default=None, metadata={"help": f"in objectives and --eval-bleu, {HELP}"}
     )
     source_sampling: Optional[float] = field(
         default=None,

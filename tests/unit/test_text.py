@@ -83,6 +83,15 @@ def test_fairseqs_commands_take_the_flags(workspace) -> None:
     assert (args.eval_bleu_detok, json.loads(args.eval_bleu_detok_args)) == ("moses", {"target_lang": "de"})
     assert args.eval_bleu_remove_bpe == "subword_nmt"
     assert WordOptions().validation_flags(["a", "b"], "de") == ["--eval-bleu-detok", "space"]
+    usual = WordOptions(sacrebleu_tokenizer="13a")  # as stages of before had it, without being told
+    assert usual.given() == {} and usual.flags("de", "en") == ["--sacrebleu-tokenizer=13a"]
+    # what marks do not join is decoded, with its files by fairseq's names
+    decoded = WordOptions(bpe="byte_bpe", sentencepiece_model="m", sacrebleu_tokenizer="char")
+    subwords = ["--bpe=byte_bpe", "--sentencepiece-model-path=m"]
+    assert decoded.flags("de", "ja") == ["--sacrebleu-tokenizer=char", *subwords]
+    assert decoded.validation_flags(["a", "\u2581"], "ja")[2:] == ["--sacrebleu-tokenizer=char", *subwords]
+    pieces = WordOptions(bpe="sentencepiece", sentencepiece_model="m")
+    assert pieces.validation_flags(["a", "b"], "ja")[2:] == ["--eval-bleu-remove-bpe", "sentencepiece"]
 
 
 class Limits:
