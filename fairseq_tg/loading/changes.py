@@ -13,6 +13,7 @@
 | ``LanguagePairDataset`` | two sides of different length end in one line |
 | ``FastaDataset._build_index`` | names of data files are no shell commands |
 | ``BARTModel.set_beam_size`` | it would have attention leave out sources, in trainings and other searches, too |
+| the registry of ``--bpe`` | `characters` and `bytes` have no config there, which every command needs of a name |
 | encoder layers of fairseq 0.12.2 | both generations have the same models: see `_remove_fast_path` |
 """
 
@@ -31,10 +32,14 @@ from typing import Any, Callable, List
 import torch
 from fairseq import checkpoint_utils, file_utils, utils
 from fairseq.data import LanguagePairDataset
+from fairseq.data.encoders import BPE_REGISTRY
 from fairseq.data.fasta_dataset import FastaDataset
+from fairseq.dataclass import FairseqDataclass
 from fairseq.file_io import PathManager
 from fairseq.models.bart import BARTModel
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+from fairseq.registry import REGISTRIES
+from hydra.core.config_store import ConfigStore
 from torch import Tensor, nn
 
 from fairseq_tg.errors import UserError
@@ -197,6 +202,15 @@ def _remove_fast_path() -> None:
     layer_class._load_from_state_dict = nn.Module._load_from_state_dict
 
 
+def _give_configs() -> None:
+    """Give those of --bpe a config that have no options: without, fairseq's commands know the name and end with it."""
+    configs = REGISTRIES["bpe"]["dataclass_registry"]
+    for name in BPE_REGISTRY.keys() - configs.keys():
+        configs[name] = FairseqDataclass
+        node = FairseqDataclass(_name=name)
+        ConfigStore.instance().store(name=name, group="bpe", node=node, provider="fairseq")
+
+
 _fairseq_save, _fairseq_copy = checkpoint_utils.torch_persistent_save, PathManager.copy
 checkpoint_utils.torch_persistent_save = _save_whole
 PathManager.copy = staticmethod(_copy_whole)
@@ -209,6 +223,7 @@ LanguagePairDataset.__init__ = _check_sides(LanguagePairDataset.__init__)
 _build_index = FastaDataset._build_index
 FastaDataset._build_index = lambda self, path: _build_index(self, shlex.quote(path))
 BARTModel.set_beam_size = lambda self, beam: None  # what a generator of fairseq's asks for; it only saves time
+_give_configs()
 for _name in _READERS:
     read_data_only_in(importlib.import_module(f"fairseq.{_name}"))
 if "_load_from_state_dict" in vars(TransformerEncoderLayerBase):
