@@ -8,8 +8,16 @@ import mmap
 from contextlib import suppress
 from typing import Any, List, Tuple
 
-PAGEOUT = 21  # Linux' MADV_PAGEOUT: pages go where they came from, and come back when they are read
-SMALLEST = 1 << 20  # bytes that are worth a call
+import numpy as np
+
+#: Linux' MADV_PAGEOUT: pages go where they came from, and come back when they are read
+PAGEOUT = 21
+#: Its MADV_DONTNEED: this process lets go of them. They stay in the system's cache, from where they come back at once;
+#: but what has been written to a page of its own is lost.
+DONTNEED = 4
+SMALLEST = 1 << 16  # bytes that are worth a call
+#: What /proc/self/pagemap says of a page, in 64 bits
+PRESENT, SWAPPED, OF_FILE = np.uint64(1 << 63), np.uint64(1 << 62), np.uint64(1 << 61)
 
 
 def give_back() -> None:
@@ -43,4 +51,19 @@ class MappedFiles:
             return
         first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
         last = (address + size) // mmap.PAGESIZE * mmap.PAGESIZE
-        self._advise(ctypes.c_void_p(first), ctypes.c_size_t(max(0, last - first)), PAGEOUT)
+        if last > first:
+            advice = DONTNEED if _are_the_files(first, last) else PAGEOUT
+            self._advise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), advice)
+
+
+def _are_the_files(first: int, last: int) -> bool:
+    """Whether no page of [first, last) has been written to, so that a file has all that is in them."""
+    try:
+        with open("/proc/self/pagemap", "rb", buffering=0) as file:
+            file.seek(first // mmap.PAGESIZE * 8)
+            pages = np.frombuffer(file.read((last - first) // mmap.PAGESIZE * 8), dtype=np.uint64)
+    except (OSError, ValueError):
+        return False
+    there = (pages & (PRESENT | SWAPPED)) != 0
+    known = len(pages) == (last - first) // mmap.PAGESIZE
+    return known and not (there & ((pages & OF_FILE) == 0)).any()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, Optional
 
-from torch import Tensor
-
 from fairseq_tg.actors import Actor, actor_name
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
+from fairseq_tg.compiled.piece_extract import Pieces
 
 
 def unknown_actor(holder: Any) -> Optional[str]:
@@ -17,12 +16,12 @@ def unknown_actor(holder: Any) -> Optional[str]:
     return f"--actor {actor_name(holder.actor.net)}"
 
 
-def put_actor(tensors: Dict[str, Tensor], site: str, actor: Actor) -> None:
+def put_actor(tensors: Pieces, site: str, actor: Actor) -> None:
     for name, tensor in actor.state_dict().items():
         tensors[f"{site}.{name}"] = tensor
 
 
-def put_further_actors(tensors: Dict[str, Tensor], sites: Dict[int, Dict[str, Any]]) -> Dict[str, Any]:
+def put_further_actors(tensors: Pieces, sites: Dict[int, Dict[str, Any]]) -> Dict[str, Any]:
     """The actors that --actor-sites all adds, for each layer by the names of their places, and what a layout says of
     them."""
     found = {layer: {at: site.net for at, site in places.items()} for layer, places in sites.items() if places}

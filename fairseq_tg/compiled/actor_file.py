@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import replace
-from typing import Any, Dict, List, Tuple
+from functools import partial, reduce
+from itertools import chain
+from typing import Any, Dict, Iterable, List, Tuple
 
 import numpy as np
 
 from fairseq_tg.actor_format import ActorFileError, read_tensors
-from fairseq_tg.compiled.beside import acted_names, matrices_with_actors
+from fairseq_tg.compiled.beside import acted_names, acted_parts, matrices_with_actors
 from fairseq_tg.compiled.layout import ACTORS, Layout, Part
+from fairseq_tg.compiled.made import Made, Tensors
 from fairseq_tg.compiled.model_file import CompiledModel
-from fairseq_tg.compiled.quantize import Tensors, quantize_matrices
+from fairseq_tg.compiled.quantize import quantize_matrices
 
 #: What tensors are called in a checkpoint, and in a compiled file: actors of the paper's places, and further ones
 NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
@@ -67,7 +70,8 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
     paper, further = NAMES[base.layout.family]
     changes = {name: tensors[name] for name in tensors if ACTION in name}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in changes}
-    found = _beside(changes, base)
+    beside = _beside(changes, base)
+    found: Dict[str, np.ndarray] = {}
     layers: Tuple[List[int], List[int]] = ([], [])
     for name, tensor in tensors.items():
         for place, (pattern, new) in enumerate((*paper, *further)):
@@ -79,7 +83,7 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
                 break
         else:
             raise ValueError(f"'{name}' is no actor's")
-    _check_whole(metadata, layers, found, base.layout)
+    _check_whole(metadata, layers, beside, base.layout)
     if metadata["actor"] not in ACTORS[1:]:
         raise ValueError(f"an actor {metadata['actor']!r}")
     layout = replace(
@@ -90,45 +94,50 @@ def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: Compile
         actor_layers=tuple(sorted(layers[0])),
         site_layers=tuple(sorted(layers[1])),
         site_rank=metadata.get("actor_site_rank", 0) if layers[1] else 0,
-        acted=acted_names(found),
+        acted=acted_names(beside),
     )
     names = layout.matrices().keys() - base.layout.matrices().keys()
     whole = {name: want for name, want in layout.tensors(False).items() if name.rpartition(".")[0] in names}
-    for name in sorted({*found, *whole}):
+    for name in sorted({*found, *whole} - beside.keys()):  # (those have the shapes of the base's)
         got = (str(found[name].dtype), found[name].shape) if name in found else None
         if got != whole.get(name):
             raise ValueError(f"'{name}' is {got} and not {whole.get(name)}")
-    return layout, quantize_matrices(found, names) if base.int8 else found
+    both = Made({**{name: partial(found.__getitem__, name) for name in found}, **beside.makers})
+    return layout, quantize_matrices(both, names) if base.int8 else both
 
 
-def _check_whole(metadata: Dict[str, Any], layers: Tuple[List[int], ...], found: Tensors, base: Layout) -> None:
+def _check_whole(metadata: Dict[str, Any], layers: Tuple[List[int], ...], beside: Iterable[str], base: Layout) -> None:
     """Raise ValueError if a layer, or a matrix, that is to have actors has none."""
     last, sites = metadata.get("actor_layers") == "last", metadata.get("actor_sites")
     attending = base.attending()[-1:] if last else base.attending()
     if base.family != "lstm" and sorted(layers[0]) != sorted(attending):
         raise ValueError(f"actors at the layers {sorted(layers[0])}, and attention at {sorted(attending)}")
-    missing = base.parts().keys() - acted_names(found) if sites == "maps" and not last else ()
+    missing = base.parts().keys() - acted_names(beside) if sites == "maps" and not last else ()
     if missing:
         raise ValueError(f"no actor beside '{min(missing)}'")
     if sites == "all" and not layers[1]:
         raise ValueError("no actors but at the attention")
 
 
-def _beside(changes: Tensors, base: CompiledModel) -> Tensors:
+def _beside(changes: Tensors, base: CompiledModel) -> Made:
     """The base's matrices with the actors that were beside its maps: see MapActor of fairseq_tg/actors.py."""
     actors = {name.rpartition(ACTION)[0] for name in changes}
 
-    def change(part: Part) -> np.ndarray:
+    def factors(part: Part) -> List[np.ndarray]:
         at = f"{part.actor}{ACTION}"
         full = changes.get(f"{at}full.weight")
         if full is not None and full.shape == part.shape:
-            return np.asarray(full, dtype=np.float32)
+            return [full]
         up, down = (changes[f"{at}{name}.weight"] for name in ("up.0", "down"))
-        # before anything of that size is made
         if up.ndim != 2 or down.ndim != 2 or (len(up), down.shape[1]) != part.shape or up.shape[1] != len(down):
             raise ValueError(f"actions of {up.shape} and {down.shape} beside a map of {part.shape}")
-        return np.asarray(up, dtype=np.float32) @ np.asarray(down, dtype=np.float32)
+        return [up, down]
 
+    def change(part: Part) -> np.ndarray:
+        return reduce(np.matmul, (np.asarray(factor, dtype=np.float32) for factor in factors(part)))
+
+    for part in chain(*acted_parts(base.layout, actors).values()):  # before anything of that size is made
+        factors(part)
     found = matrices_with_actors(base.layout, base.tensors, actors, change)
     wanted = 2 if any(".down." in name for name in changes) else 1
     if len(changes) != wanted * len(actors):

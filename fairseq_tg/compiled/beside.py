@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, Sequence, Set, Tuple
+from functools import partial
+from typing import Callable, Dict, Iterable, List, Sequence, Set, Tuple
 
 import numpy as np
 
 from fairseq_tg.compiled.layout import ACTED, Layout, Part
-from fairseq_tg.compiled.quantize import Tensors
+from fairseq_tg.compiled.made import Made, Maker, Tensors
+from fairseq_tg.memory import MappedFiles
 
 
 def matrices_with_actors(
     layout: Layout, tensors: Tensors, actors: Set[str], change: Callable[[Part], np.ndarray]
-) -> Tensors:
+) -> Made:
     """What is in the place of a base's matrices where actors act, in float32; ValueError if they do not fit.
+
+    Each is made when it is asked for.
 
     Args:
         tensors: the base's, with its matrices in float32 or int8.
         actors: what those that there are, are called in the model.
         change: what the actor beside a map adds to its weights, in their shape.
     """
-    found: Tensors = {}
-    for name, parts in acted_parts(layout, actors).items():
+    found: Dict[str, Maker] = {}
+    files = MappedFiles()
+
+    def joined(name: str, parts: Sequence[Part]) -> np.ndarray:
         weight, scale = tensors[f"{name}.weight"], tensors.get(f"{name}.scale")
-        weight = weight if scale is None else weight * scale[:, None]
-        found[f"{name}{ACTED}.weight"] = with_changes(weight, parts, change)
+        both = with_changes(weight if scale is None else weight * scale[:, None], parts, change)
+        files.page_out(weight.ctypes.data, weight.nbytes)
+        return both
+
+    for name, parts in acted_parts(layout, actors).items():
+        found[f"{name}{ACTED}.weight"] = partial(joined, name, parts)
         if f"{name}.bias" in tensors:
-            found[f"{name}{ACTED}.bias"] = tensors[f"{name}.bias"]
-    return found
+            found[f"{name}{ACTED}.bias"] = partial(tensors.__getitem__, f"{name}.bias")
+    return Made(found)
 
 
 def acted_parts(layout: Layout, actors: Set[str]) -> Dict[str, List[Part]]:
@@ -52,6 +62,6 @@ def with_changes(weight: np.ndarray, parts: Sequence[Part], change: Callable[[Pa
     return both
 
 
-def acted_names(tensors: Tensors) -> Tuple[str, ...]:
-    """Which of a base's matrices there are others of."""
-    return tuple(sorted({name.rpartition(ACTED)[0] for name in tensors if ACTED in name}))
+def acted_names(names: Iterable[str]) -> Tuple[str, ...]:
+    """Which of a base's matrices there are others of, by the names of all tensors."""
+    return tuple(sorted({name.rpartition(ACTED)[0] for name in names if ACTED in name}))

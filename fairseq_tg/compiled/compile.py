@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq_tg import __version__
 from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.engine import Shortlist
-from fairseq_tg.compiled.extract import extract
+from fairseq_tg.compiled.extract import extract_lazily
 from fairseq_tg.compiled.model_file import CompiledModel, TextOptions
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.compiled.quantize import quantize
@@ -68,7 +68,7 @@ def compile_model(
         split_tensors(model.state_dict())[0]
     )  # before pages are given back, to read them once
     shortlist = make_shortlist(base_fingerprint) if make_shortlist else None
-    layout, tensors = extract(model)
+    layout, tensors = extract_lazily(model)
     compiled = CompiledModel(
         layout=layout,
         text=text,

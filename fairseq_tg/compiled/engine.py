@@ -8,7 +8,7 @@ import threading
 from ctypes import c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from fairseq_tg.compiled.library import (
     library_path,
     load_library,
 )
+from fairseq_tg.compiled.made import Tensors
 from fairseq_tg.memory import MappedFiles, give_back
 
 OUT_OF_MEMORY = "there is not enough memory for this model"
@@ -88,7 +89,7 @@ class _Plain:
     lock: Any = field(default_factory=threading.Lock)
 
 
-def _parts(matrices: Sequence[str], tensors: Dict[str, np.ndarray]) -> Iterator[str]:
+def _parts(matrices: Sequence[str], tensors: Tensors) -> Iterator[str]:
     """The names of all tensors of some matrices."""
     names = (f"{name}.{part}" for name in matrices for part in ("weight", "scale", "bias"))
     return (name for name in names if name in tensors)
@@ -100,12 +101,11 @@ class Engine:
     def __init__(
         self,
         layout: Layout,
-        tensors: Dict[str, np.ndarray],
+        tensors: Tensors,
         library: Optional[Path] = None,
         base: Optional[Engine] = None,
         consume: bool = False,
         shortlist: Optional[Shortlist] = None,
-        changed: Optional[Mapping[str, Callable[[np.ndarray], np.ndarray]]] = None,
     ) -> None:
         """Make it ready.
 
@@ -114,15 +114,12 @@ class Engine:
             tensors: those of `layout.tensors`, checked; on a base, only what that has not, which are actors.
             library: another than the package's own for this machine.
             base: an engine whose weights this one shares.
-            consume: take tensors out of the dictionary, so that there are never two of all.
+            consume: the tensors are of, or made from, a model of torch's that stays: keep none that is not read in
+                place, not even the base's own where actors are in the place of them.
             shortlist: the model's, checked; on a base, that has it.
-            changed: by the name of a matrix, what is made of its weights before they are taken.
 
         The engine has matrices in an order of its own. What it has read of a mapped file is given back.
         """
-        embeddings = {
-            "output" if side in layout.shared_embeddings else f"{side}.embedding" for side in layout.embedding_shapes()
-        }
         self.layout = layout
         self._base = base
         self._library = load_library(library or library_path(best_library()))
@@ -132,14 +129,14 @@ class Engine:
         for name, value in layout.numbers().items():
             self._give(self._library.tg_number, name.encode(), value)
         self._kept: Dict[str, np.ndarray] = {}  # what the engine reads in place
-        self._consumes, self._changed = consume, changed or {}
+        self._consumes = consume
+        if consume:
+            give_back()  # what it took to read the model
         files = MappedFiles()
         known = {*(base.layout.matrices() if base else ()), *layout.acted}
         for name in layout.matrices():
             if name not in known:
                 self._give_matrix(self._model, name.removesuffix(ACTED), name, tensors, files)
-            if consume and name not in embeddings:
-                tensors.pop(f"{name}.weight", None)
         # What actors are in the place of: read when the base itself is asked for
         self._plain = _Plain({} if consume else {name: tensors[name] for name in _parts(layout.acted, tensors)})
         for side in () if base else layout.embedding_shapes():
@@ -148,14 +145,12 @@ class Engine:
             self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
         for name, (kind, count, dim) in layout.positions().items():
             if kind != "none" and base is None:
-                if kind == "sinusoidal":
-                    tensors = {**tensors, name: sinusoidal_positions(count, dim, layout.pad)}
-                table = self._keep(name, tensors, files)
+                made = {name: sinusoidal_positions(count, dim, layout.pad)} if kind == "sinusoidal" else tensors
+                table = self._keep(name, made, files)
                 self._give(self._library.tg_positions, name.encode(), _at(table))
         for name, size in () if base else layout.norms().items():
-            self._give(
-                self._library.tg_norm, name.encode(), _at(tensors[f"{name}.weight"]), _at(tensors[f"{name}.bias"]), size
-            )
+            norm = [tensors[f"{name}.{part}"] for part in ("weight", "bias")]
+            self._give(self._library.tg_norm, name.encode(), *map(_at, norm), size)
         if shortlist is not None:
             self._give(
                 self._library.tg_shortlist, _at(shortlist.starts), layout.source_vocabulary, _at(shortlist.tokens)
@@ -166,7 +161,7 @@ class Engine:
         if consume:
             give_back()
 
-    def _keep(self, name: str, tensors: Dict[str, np.ndarray], files: MappedFiles) -> np.ndarray:
+    def _keep(self, name: str, tensors: Tensors, files: MappedFiles) -> np.ndarray:
         """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use.
 
         (Not if tensors are consumed: they are those of a model of torch's, which reads that file itself.)
@@ -178,16 +173,13 @@ class Engine:
             files.page_out(tensor.ctypes.data, tensor.nbytes)
         return self._kept[name]
 
-    def _give_matrix(
-        self, model: c_void_p, name: str, stored: str, tensors: Dict[str, np.ndarray], files: MappedFiles
-    ) -> None:
+    def _give_matrix(self, model: c_void_p, name: str, stored: str, tensors: Tensors, files: MappedFiles) -> None:
         """Give a matrix that is stored under a name of its own, maybe."""
-        own, scale = tensors[f"{stored}.weight"], tensors.get(f"{stored}.scale")
-        weight = self._changed[name](own) if name in self._changed else own
-        addresses = (_at(weight), _at(scale), _at(tensors.get(f"{stored}.bias")))
-        if self._library.tg_matrix(model, name.encode(), *addresses, *weight.shape):
+        weight = tensors[f"{stored}.weight"]
+        scale, bias = (tensors.get(f"{stored}.{part}") for part in ("scale", "bias"))
+        if self._library.tg_matrix(model, name.encode(), *map(_at, (weight, scale, bias)), *weight.shape):
             raise EngineError(OUT_OF_MEMORY)
-        files.page_out(own.ctypes.data, own.nbytes)
+        files.page_out(weight.ctypes.data, weight.nbytes)
 
     def _model_for(self, actors: bool) -> c_void_p:
         """The model with its actors, or one with the base's own matrices in the place of those that actors changed."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Callable, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 import numpy as np
+import torch
 from fairseq.models.fconv import FConvModel
 from fairseq.models.lstm import LSTMModel
 from fairseq.models.transformer import TransformerModelBase
-from torch import Tensor, nn
+from torch import nn
 
 from fairseq_tg.actors import MapActor
 from fairseq_tg.compiled import fconv_extract, lstm_extract, transformer_extract
-from fairseq_tg.compiled.beside import acted_names, acted_parts, matrices_with_actors, with_changes
+from fairseq_tg.compiled.beside import acted_names, matrices_with_actors
 from fairseq_tg.compiled.engine import Engine
 from fairseq_tg.compiled.layout import Layout, Part
-from fairseq_tg.compiled.quantize import Tensors
+from fairseq_tg.compiled.made import Made
+from fairseq_tg.compiled.piece_extract import Piece
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.site import ActorSite
 
@@ -38,31 +40,32 @@ def unsupported(model: nn.Module) -> Optional[str]:
     return extractor.unsupported(model)
 
 
-def extract(model: Any) -> Tuple[Layout, Tensors]:
-    """The layout and the float32 tensors of a model."""
+def extract(model: Any) -> Tuple[Layout, Dict[str, np.ndarray]]:
+    """The layout and the float32 tensors of a model, all of them."""
+    layout, tensors = extract_lazily(model)
+    return layout, dict(tensors)
+
+
+def extract_lazily(model: Any) -> Tuple[Layout, Made]:
+    """The same, with tensors that are made from the model's when they are asked for."""
     problem = unsupported(model)
     if problem:
         raise UserError(f"this model cannot be compiled because of {problem}; fairseq-interactive translates with it")
     layout, tensors = _own(model)
     actors, change = _beside(model)
     joined = matrices_with_actors(layout, tensors, actors, change)
-    return replace(layout, acted=acted_names(joined)), {**tensors, **joined}
+    return replace(layout, acted=acted_names(joined)), Made({**tensors.makers, **joined.makers})
 
 
 def make_engine(model: Any) -> Engine:
     """An engine for a model that is supported, which searches with its actors; it takes as little memory as it can."""
-    layout, tensors = _own(model)
-    actors, change = _beside(model)
-    parts = acted_parts(layout, actors)
-    # A matrix with its actors is made when the engine takes it, and not kept
-    changed = {name: partial(with_changes, parts=of_matrix, change=change) for name, of_matrix in parts.items()}
-    return Engine(layout, tensors, consume=True, changed=changed)
+    return Engine(*extract_lazily(model), consume=True)
 
 
-def _own(model: Any) -> Tuple[Layout, Tensors]:
+def _own(model: Any) -> Tuple[Layout, Made]:
     """The layout and tensors of a model that is supported, but for actors beside its maps."""
     layout, extracted = _extractor(model).extract(model)
-    return layout, {name: _array(tensor) for name, tensor in extracted.items()}
+    return layout, Made({name: partial(_array, piece) for name, piece in extracted.items()})
 
 
 def _beside(model: Any) -> Tuple[Set[str], Callable[[Part], np.ndarray]]:
@@ -72,5 +75,7 @@ def _beside(model: Any) -> Tuple[Set[str], Callable[[Part], np.ndarray]]:
     return set(beside), lambda part: _array(beside[part.actor].change())
 
 
-def _array(tensor: Tensor) -> np.ndarray:
+@torch.no_grad()
+def _array(piece: Piece) -> np.ndarray:
+    tensor = piece() if callable(piece) else piece
     return np.ascontiguousarray(tensor.detach().cpu().float().numpy())

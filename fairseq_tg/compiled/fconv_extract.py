@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from functools import partial
+from typing import Any, Optional, Tuple
 
 import torch
 from fairseq.models.fconv import AttentionLayer, FConvDecoder, FConvEncoder
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, put_further_actors, unknown_actor
 from fairseq_tg.compiled.fconv_layout import HALF, FConvLayout
+from fairseq_tg.compiled.piece_extract import Pieces
 from fairseq_tg.compiled.vocabulary_extract import vocabulary_fields
 from fairseq_tg.models.fconv import ActedAttention, ActedFConvDecoder
 from fairseq_tg.models.maps import ActedMaps, own_weight
@@ -32,16 +34,13 @@ def unsupported(model: Any) -> Optional[str]:
     return None
 
 
-def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
+def extract(model: Any) -> Tuple[FConvLayout, Pieces]:
     """The layout and the tensors of a ConvS2S that is not unsupported."""
     encoder, decoder = model.encoder, model.decoder
-    tensors: Dict[str, Tensor] = {}
+    tensors: Pieces = {}
 
     def put(name: str, module: Any, scale: float = 1.0) -> None:
-        weight, bias = own_weight(module), module.bias
-        if weight.dim() == 3:  # K x I x O -> O x (K I), as the inputs of a window lie one after another
-            weight = weight.permute(2, 0, 1).reshape(weight.size(2), -1)
-        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = weight * scale, bias * scale
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = partial(_weight, module, scale), module.bias * scale
 
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
         put(f"{side}.in", stack.fc1)
@@ -60,9 +59,7 @@ def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
     actors = {}
     attentions = {index: attention for index, attention in enumerate(decoder.attention) if attention is not None}
     for index, attention in attentions.items():
-        weight, bias = own_weight(attention.in_projection), attention.in_projection.bias
-        # (W x + b) e = x (W^T e) + b e
-        tensors[f"decoder.{index}.attention.keys.weight"] = torch.cat([weight.t(), bias.unsqueeze(0)])
+        tensors[f"decoder.{index}.attention.keys.weight"] = partial(_keys, attention.in_projection)
         put(f"decoder.{index}.attention.values", attention.out_projection, HALF)  # of (W e + b + x) sqrt(1/2)
         if hasattr(attention, "actor"):
             actors[index] = attention.actor.net
@@ -72,8 +69,9 @@ def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
         for index, convolution in enumerate(decoder.convolutions)
         if hasattr(convolution, "actor") and not isinstance(convolution, ActedMaps)
     }
+    output = _weight(decoder.fc3)
     layout = FConvLayout(
-        **vocabulary_fields(tensors, encoder, decoder),
+        **vocabulary_fields(tensors, output, encoder, decoder),
         embedding=decoder.embed_tokens.embedding_dim,
         encoder_channels=_channels(encoder),
         encoder_widths=_widths(encoder),
@@ -82,12 +80,24 @@ def extract(model: Any) -> Tuple[FConvLayout, Dict[str, Tensor]]:
         decoder_widths=_widths(decoder),
         decoder_residuals=tuple(decoder.residuals),
         attention_layers=tuple(attentions),
-        out_embedding=tensors["output.weight"].size(1),
+        out_embedding=output.size(1),
         **actor_fields(actors.values()),
         **put_further_actors(tensors, further),
         actor_layers=tuple(actors),
     )
     return layout, tensors
+
+
+def _weight(module: Any, scale: float = 1.0) -> Tensor:
+    weight = own_weight(module)
+    if weight.dim() == 3:  # K x I x O -> O x (K I), as the inputs of a window lie one after another
+        weight = weight.permute(2, 0, 1).reshape(weight.size(2), -1)
+    return weight if scale == 1.0 else weight * scale
+
+
+def _keys(projection: Any) -> Tensor:
+    """Of the source, to be met by queries: (W x + b) e = x (W^T e) + b e."""
+    return torch.cat([own_weight(projection).t(), projection.bias.unsqueeze(0)])
 
 
 def _channels(stack: Any) -> Tuple[int, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from functools import partial
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 from fairseq.models.lstm import AttentionLayer, LSTMDecoder, LSTMEncoder
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from fairseq_tg.compiled.actor_extract import actor_fields, put_actor, put_further_actors, unknown_actor
 from fairseq_tg.compiled.lstm_layout import ATTENTION, LSTMLayout
+from fairseq_tg.compiled.piece_extract import Pieces
 from fairseq_tg.compiled.vocabulary_extract import vocabulary_fields
 from fairseq_tg.models.lstm import ActedAttention, ActedLSTMDecoder
 from fairseq_tg.models.maps import own_weight
@@ -37,10 +39,10 @@ def unsupported(model: Any) -> Optional[str]:
     return unknown_actor(attention)
 
 
-def extract(model: Any) -> Tuple[LSTMLayout, Dict[str, Tensor]]:
+def extract(model: Any) -> Tuple[LSTMLayout, Pieces]:
     """The layout and the tensors of an LSTM that is not unsupported."""
     encoder, decoder, lstm, attention = model.encoder, model.decoder, model.encoder.lstm, model.decoder.attention
-    tensors: Dict[str, Tensor] = {}
+    tensors: Pieces = {}
 
     def put(name: str, module: Any) -> None:
         tensors[f"{name}.weight"], tensors[f"{name}.bias"] = own_weight(module), module.bias
@@ -49,15 +51,13 @@ def extract(model: Any) -> Tuple[LSTMLayout, Dict[str, Tensor]]:
     for index, cell in enumerate(decoder.layers):
         at = f"encoder.{index}"
         ends = [f"l{index}{suffix}" for suffix in directions.values()]
-        tensors[f"{at}.input.weight"] = torch.cat([own_weight(lstm, f"weight_ih_{end}") for end in ends])
+        tensors[f"{at}.input.weight"] = partial(_joined, lstm, [f"weight_ih_{end}" for end in ends], dim=0)
         tensors[f"{at}.input.bias"] = torch.cat(
             [getattr(lstm, f"bias_ih_{end}") + getattr(lstm, f"bias_hh_{end}") for end in ends]
         )
         for direction, end in zip(directions, ends):
             tensors[f"{at}.{direction}.weight"] = own_weight(lstm, f"weight_hh_{end}")
-        tensors[f"decoder.{index}.cell.weight"] = torch.cat(
-            [own_weight(cell, f"weight_{of}") for of in ("ih", "hh")], dim=1
-        )
+        tensors[f"decoder.{index}.cell.weight"] = partial(_joined, cell, ["weight_ih", "weight_hh"], dim=1)
         tensors[f"decoder.{index}.cell.bias"] = cell.bias_ih + cell.bias_hh
     if decoder.encoder_hidden_proj is not None:
         put("decoder.start.hidden", decoder.encoder_hidden_proj)
@@ -84,7 +84,7 @@ def extract(model: Any) -> Tuple[LSTMLayout, Dict[str, Tensor]]:
     if not decoder.share_input_output_embed:
         tensors["output.bias"] = output.bias
     layout = LSTMLayout(
-        **vocabulary_fields(tensors, encoder, decoder),
+        **vocabulary_fields(tensors, output.weight, encoder, decoder),
         layers=encoder.num_layers,
         encoder_embedding=encoder.embed_tokens.embedding_dim,
         encoder_hidden=encoder.hidden_size,
@@ -98,3 +98,7 @@ def extract(model: Any) -> Tuple[LSTMLayout, Dict[str, Tensor]]:
         **put_further_actors(tensors, further),
     )
     return layout, tensors
+
+
+def _joined(module: Any, names: Sequence[str], dim: int) -> Tensor:
+    return torch.cat([own_weight(module, name) for name in names], dim=dim)

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from functools import partial
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from fairseq_tg.compiled.engine import Shortlist
-from fairseq_tg.compiled.layout import ACTED, Layout
+from fairseq_tg.compiled.layout import ACTED, Layout, Shape
 from fairseq_tg.compiled.layouts import FIRST_FAMILY, layout_from_json, layout_to_json
+from fairseq_tg.compiled.made import Made, Tensors
 from fairseq_tg.files import parse_json
+from fairseq_tg.memory import MappedFiles
 
 METADATA_KEY = "fairseq_tg.compiled"  # one key, because safetensors does not keep the order of several
 #: Of the files that this version reads, by what they may hold: Transformers alone, any family, many languages, a
@@ -27,8 +31,11 @@ FORMATS = (1, 2, 3, 4, 5)
 DICTIONARIES = ("source.dictionary", "target.dictionary")
 SUBWORD_MODEL = "subword.model"
 SHORTLIST = ("shortlist.starts", "shortlist.tokens")
-ALIGNMENT = 64  # of tensors in the file, so that they can be used where they are
+ALIGNMENT = 64  # of the first tensor in the file; larger items come first, so that all can be used where they are
 SUBWORDS, TOKENIZERS = ("none", "sentencepiece", "subword_nmt"), ("none", "moses")
+
+Kind = Tuple[str, Shape]  # of a tensor: its type and shape
+Kinds = Mapping[str, Kind]
 
 
 class CompiledFileError(ValueError):
@@ -57,7 +64,7 @@ class CompiledModel:
     source_symbols: List[str]
     target_symbols: List[str]
     subword_model: bytes
-    tensors: Dict[str, np.ndarray]
+    tensors: Tensors
     int8: bool
     base_fingerprint: str = ""
     made_with: str = ""
@@ -66,11 +73,9 @@ class CompiledModel:
 
 def write(path: str, model: CompiledModel) -> None:
     """Write a compiled file to `path` (the caller moves it into place)."""
-    tensors = dict(model.tensors)
+    files = {SUBWORD_MODEL: _bytes(model.subword_model), **dict(zip(SHORTLIST, model.shortlist or ()))}
     for name, symbols in zip(DICTIONARIES, (model.source_symbols, model.target_symbols)):
-        tensors[name] = _bytes("\n".join(symbols).encode())
-    tensors[SUBWORD_MODEL] = _bytes(model.subword_model)
-    tensors.update(zip(SHORTLIST, model.shortlist or ()))
+        files[name] = _bytes("\n".join(symbols).encode())
     text = json.dumps(
         {
             "format": _format(model),
@@ -82,7 +87,8 @@ def write(path: str, model: CompiledModel) -> None:
         },
         sort_keys=True,
     )
-    _save(path, text, tensors)
+    makers = {name: partial(tensors.__getitem__, name) for tensors in (model.tensors, files) for name in tensors}
+    _save(path, text, Made(makers), {**model.layout.tensors(model.int8), **_kinds(files)})
 
 
 def _format(model: CompiledModel) -> int:
@@ -94,23 +100,39 @@ def _format(model: CompiledModel) -> int:
     return 3 if model.text.languages else 1 if model.layout.family == FIRST_FAMILY else 2
 
 
-def _save(path: str, text: str, tensors: Dict[str, np.ndarray]) -> None:
-    """Write safetensors' format tensor by tensor: its own function makes all of the file in memory first."""
-    sealed = json.dumps({"model": text, "sha256": _hash(text, tensors)})
-    names = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))
-    header: Dict[str, Any] = {"__metadata__": {METADATA_KEY: sealed}}
-    end = 0
-    for name in names:
-        tensor, start = tensors[name], end
-        end += tensor.nbytes
-        kind = {"i": "I", "u": "U", "f": "F"}[tensor.dtype.kind] + str(8 * tensor.itemsize)
-        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [start, end]}
-    content = json.dumps(header, separators=(",", ":")).encode()
-    content += b" " * (-(len(content) + 8) % ALIGNMENT)
+def _save(path: str, text: str, tensors: Tensors, kinds: Optional[Kinds] = None) -> None:
+    """Write safetensors' format tensor by tensor, each looked up once and let go of: all would be another model.
+
+    kinds: of the tensors, if they are made when they are looked up.
+    """
+    kinds = _kinds(tensors) if kinds is None else kinds
+    header: Dict[str, Any] = {"__metadata__": {}}
+    starts, end = {}, 0
+    for name in sorted(kinds, key=lambda name: (-np.dtype(kinds[name][0]).itemsize, name)):
+        dtype, shape = np.dtype(kinds[name][0]), kinds[name][1]
+        starts[name], end = end, end + dtype.itemsize * math.prod(shape)
+        kind = {"i": "I", "u": "U", "f": "F"}[dtype.kind] + str(8 * dtype.itemsize)
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [starts[name], end]}
+
+    def head(digest: str) -> bytes:
+        header["__metadata__"][METADATA_KEY] = json.dumps({"model": text, "sha256": digest})
+        content = json.dumps(header, separators=(",", ":")).encode()
+        content += b" " * (-(len(content) + 8) % ALIGNMENT)
+        return len(content).to_bytes(8, "little") + content
+
+    digest, files = hashlib.sha256(text.encode()), MappedFiles()
+    first = len(head(digest.hexdigest()))  # as long as with any other digest
     with open(path, "wb") as file:
-        file.write(len(content).to_bytes(8, "little") + content)
-        for name in names:
-            file.write(np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8).data)
+        for name in sorted(kinds):
+            tensor = np.ascontiguousarray(tensors[name])
+            if _kind(tensor) != kinds[name]:
+                raise ValueError(f"'{name}' is {_kind(tensor)} and not {kinds[name]}")
+            _digest(digest, name, tensor)
+            file.seek(first + starts[name])
+            file.write(tensor.reshape(-1).view(np.uint8).data)
+            files.page_out(tensor.ctypes.data, tensor.nbytes)
+        file.seek(0)
+        file.write(head(digest.hexdigest()))
 
 
 def _mapped(path: str, names: Iterable[str]) -> Dict[str, np.ndarray]:
@@ -124,7 +146,7 @@ def _mapped(path: str, names: Iterable[str]) -> Dict[str, np.ndarray]:
         start, end = (8 + size + offset for offset in about["data_offsets"])
         kind = {"I": "i", "U": "u", "F": "f"}[about["dtype"][0]] + str(int(about["dtype"][1:]) // 8)
         part = content[start:end]
-        aligned = part if part.ctypes.data % ALIGNMENT == 0 else part.copy()
+        aligned = part if part.ctypes.data % np.dtype(kind).itemsize == 0 else part.copy()
         tensors[name] = np.asarray(aligned).view(kind).reshape(about["shape"])
     return tensors
 
@@ -176,7 +198,7 @@ def _checked(raw: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> CompiledMod
         raise ValueError(f"dictionaries of {len(source)} and {len(target)} symbols")
     subword_model = bytes(tensors.pop(SUBWORD_MODEL))
     shortlist = _take_shortlist(tensors, layout)
-    found = {name: (str(tensor.dtype), tensor.shape) for name, tensor in tensors.items()}
+    found = _kinds(tensors)
     expected = layout.tensors(raw["int8"])
     for name in sorted({*found, *expected}):
         if found.get(name) != expected.get(name):
@@ -203,19 +225,33 @@ def _bytes(data: bytes) -> np.ndarray:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-def _hash(text: str, tensors: Dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256(text.encode())
+def _hash(text: str, tensors: Tensors) -> str:
+    digest, files = hashlib.sha256(text.encode()), MappedFiles()
     for name in sorted(tensors):
         tensor = np.ascontiguousarray(tensors[name])
-        digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
-        digest.update(tensor.reshape(-1).view(np.uint8).data)
+        _digest(digest, name, tensor)
+        files.page_out(tensor.ctypes.data, tensor.nbytes)
     return digest.hexdigest()
+
+
+def _digest(digest: Any, name: str, tensor: np.ndarray) -> None:
+    digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
+    digest.update(tensor.reshape(-1).view(np.uint8).data)
+
+
+def _kind(tensor: np.ndarray) -> Kind:
+    return str(tensor.dtype), tensor.shape
+
+
+def _kinds(tensors: Tensors) -> Kinds:
+    return {name: _kind(tensor) for name, tensor in tensors.items()}
 
 
 def summary(model: CompiledModel) -> Tuple[str, int]:
     """A few words on a model, and how many parameters it has."""
     actor = f"{model.layout.actor} actors" if model.layout.actor else "no actors"
-    count = sum(t.size for name, t in model.tensors.items() if not name.endswith(".scale") and ACTED not in name)
+    shapes = {name: shape for name, (_, shape) in model.layout.tensors(model.int8).items()}
+    count = sum(math.prod(shapes[name]) for name in shapes if not name.endswith(".scale") and ACTED not in name)
     text = model.text
     pair = (
         f"{text.source_lang}-{text.target_lang}" if text.source_lang else f"{text.languages.count(',') + 1} languages"

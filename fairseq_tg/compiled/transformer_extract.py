@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from functools import partial
+from typing import Any, List, Optional, Tuple
 
 import torch
 from fairseq import utils
@@ -14,6 +15,7 @@ from fairseq_tg.actors import actor_name
 from fairseq_tg.compiled.actor_extract import put_further_actors
 from fairseq_tg.compiled.layout import ACTIVATIONS
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
+from fairseq_tg.compiled.piece_extract import Pieces
 from fairseq_tg.compiled.transformer_layout import TransformerLayout
 from fairseq_tg.memory import MappedFiles
 from fairseq_tg.models.maps import own_weight
@@ -66,23 +68,27 @@ def _activation(layer: Any) -> Optional[str]:
     return None
 
 
-def extract(model: Any) -> Tuple[TransformerLayout, Dict[str, Tensor]]:
+def extract(model: Any) -> Tuple[TransformerLayout, Pieces]:
     """The layout and the tensors of a Transformer that is supported."""
     encoder, decoder = model.encoder, model.decoder
-    tensors: Dict[str, Tensor] = {}
+    tensors: Pieces = {}
     files = MappedFiles()
 
     def put(name: str, *parts: Tuple[Any, float]) -> None:
         """A matrix of one map, or of several of one input, each times a number."""
         modules = [module for module, _ in parts]
-        own = [own_weight(module) for module in modules]
         scales = [scale for _, scale in parts]
-        tensors[f"{name}.weight"] = _joined(own, scales)
+        one = scales == [1.0]
+        tensors[f"{name}.weight"] = own_weight(modules[0]) if one else partial(joined_weights, modules, scales)
         if getattr(modules[0], "bias", None) is not None:
             tensors[f"{name}.bias"] = _joined([module.bias for module in modules], scales)
-        if len(parts) > 1:
-            for weight in own:
-                files.page_out(weight.data_ptr(), weight.nbytes)
+
+    def joined_weights(modules: List[Any], scales: List[float]) -> Tensor:
+        own = [own_weight(module) for module in modules]
+        whole = _joined(own, scales)
+        for weight in own:
+            files.page_out(weight.data_ptr(), weight.nbytes)
+        return whole
 
     def put_attention(name: str, attention: Any, query: Optional[str], rest: str) -> None:
         # softmax(q K^T / sqrt(d)): the division is done to the weights, once

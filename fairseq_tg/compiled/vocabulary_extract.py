@@ -7,12 +7,14 @@ from typing import Any, Dict
 import torch
 from torch import Tensor
 
+from fairseq_tg.compiled.piece_extract import Pieces
 
-def vocabulary_fields(tensors: Dict[str, Tensor], encoder: Any, decoder: Any) -> Dict[str, Any]:
-    """What a layout says of them; embeddings that are not the output's weights, which are there, are put in."""
+
+def vocabulary_fields(tensors: Pieces, output: Tensor, encoder: Any, decoder: Any) -> Dict[str, Any]:
+    """What a layout says of them; embeddings that are not `output`, the output projection's weights, are put in."""
     shared = []
     for side, stack in (("encoder", encoder), ("decoder", decoder)):
-        if torch.equal(stack.embed_tokens.weight, tensors["output.weight"]):
+        if torch.equal(stack.embed_tokens.weight, output):
             shared.append(side)
         else:
             tensors[f"{side}.embedding.weight"] = stack.embed_tokens.weight

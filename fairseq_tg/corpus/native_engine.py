@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fairseq_tg.compiled.engine import Engine, Found, SearchSettings
-from fairseq_tg.compiled.extract import extract, make_engine, unsupported
+from fairseq_tg.compiled.extract import extract_lazily, make_engine, unsupported
 from fairseq_tg.compiled.layout import Layout
 from fairseq_tg.compiled.library import EngineError, described
 from fairseq_tg.compiled.quantize import quantize
@@ -155,7 +155,7 @@ def _search(searched: Searched, int8: bool) -> Search:
 
 
 def _rounded_engine(model: Any) -> Engine:
-    layout, tensors = extract(model)
+    layout, tensors = extract_lazily(model)
     return Engine(layout, quantize(tensors, layout), consume=True)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Dict, Sequence, Tuple
 
 from fairseq_tg.compiled.compile import compile_model
-from fairseq_tg.compiled.extract import extract, unsupported
+from fairseq_tg.compiled.extract import extract_lazily, unsupported
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.corpus.engines import convert_to_ctranslate2
 from fairseq_tg.errors import UserError
@@ -49,7 +49,7 @@ class Lineup:
         return unsupported(model) is None and task.target_prefix(task.pairs[0][1]) is not None
 
     def add_bound(self, label: str, path: str) -> None:
-        weights = extract(self._load(path, self._data)[0])[0].weights_per_token()
+        weights = extract_lazily(self._load(path, self._data)[0])[0].weights_per_token()
         self.weights.update({f"{label} {name}": (weights, size) for name, size in PRECISIONS.items()})
 
     def add_compiled(self, label: str, path: str, out: Path, beams: Sequence[int] = (1, 4)) -> None:

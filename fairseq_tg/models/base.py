@@ -28,6 +28,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code, refuse_lookups, split_tensors
 from fairseq_tg.loading.one_copy import WithoutWeights, one_copy
+from fairseq_tg.memory import MappedFiles
 from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.kinds import refuse_kinds
 from fairseq_tg.models.maps import attach_beside, joined_once
@@ -343,6 +344,9 @@ class ActorModel(BaseFairseqModel):
         device, dtype = next((t.device, t.dtype) for t in live.values() if t.is_floating_point())
         state = one_copy({**base, **actors}, dtype) if device.type == "cpu" else {**base, **actors}
         result = super().load_state_dict(state, strict, None, args)
+        files = MappedFiles()
+        for tensor in actors.values():  # which have been copied
+            files.page_out(tensor.data_ptr(), tensor.nbytes)
         live = super().state_dict()
         self.base_tensors = {
             name: live[name] if name in live and _identical(live[name], tensor) else tensor
