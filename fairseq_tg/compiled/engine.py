@@ -27,6 +27,10 @@ from fairseq_tg.compiled.made import Tensors
 from fairseq_tg.memory import MappedFiles, give_back
 
 OUT_OF_MEMORY = "there is not enough memory for this model"
+#: Bytes of weights made from others after which what that took is given back: it lies among what is kept
+MADE = 1 << 25
+#: Bytes of a table in a mapped file that is not left in memory between searches, whatever was looked up in it
+LARGE_TABLE = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -133,16 +137,22 @@ class Engine:
         if consume:
             give_back()  # what it took to read the model
         files = MappedFiles()
-        known = {*(base.layout.matrices() if base else ()), *layout.acted}
-        for name in layout.matrices():
-            if name not in known:
-                self._give_matrix(self._model, name.removesuffix(ACTED), name, tensors, files)
-        # What actors are in the place of: read when the base itself is asked for
-        self._plain = _Plain({} if consume else {name: tensors[name] for name in _parts(layout.acted, tensors)})
+        # The largest first, while there is least in memory
         for side in () if base else layout.embedding_shapes():
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
             weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
             self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
+        known = {*(base.layout.matrices() if base else ()), *layout.acted}
+        taken = 0
+        for name, (rows, columns, _) in layout.matrices().items():
+            if name not in known:
+                self._give_matrix(self._model, name.removesuffix(ACTED), name, tensors, files)
+                taken += 4 * rows * columns
+            if consume and taken > MADE:
+                give_back()
+                taken = 0
+        # What actors are in the place of: read when the base itself is asked for
+        self._plain = _Plain({} if consume else {name: tensors[name] for name in _parts(layout.acted, tensors)})
         for name, (kind, count, dim) in layout.positions().items():
             if kind != "none" and base is None:
                 made = {name: sinusoidal_positions(count, dim, layout.pad)} if kind == "sinusoidal" else tensors
@@ -160,6 +170,8 @@ class Engine:
             raise EngineError(f"the model has no {missing.decode()}")
         if consume:
             give_back()
+        self._files = files
+        self._tables = [table for table in self._kept.values() if table.nbytes > LARGE_TABLE]
 
     def _keep(self, name: str, tensors: Tensors, files: MappedFiles) -> np.ndarray:
         """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use.
@@ -308,6 +320,8 @@ class Engine:
         model = self._model_for(settings.actors)
         if self._library.tg_search(model, ctypes.byref(request), threads, ctypes.byref(results)):
             raise EngineError(f"not enough memory for a batch of {len(sources)} sentences: make it smaller")
+        for table in self._tables:
+            self._files.page_out(table.ctypes.data, table.nbytes)
         return [
             [
                 Found(
