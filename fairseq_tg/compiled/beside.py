@@ -57,7 +57,9 @@ def with_changes(weight: np.ndarray, parts: Sequence[Part], change: Callable[[Pa
     """A copy of a matrix in float32 with what the actors beside its maps add."""
     both = np.array(weight, dtype=np.float32)
     for part in parts:
-        added = change(part)[:, part.inputs] * np.float32(part.scale)
+        added = change(part)[:, part.inputs]
+        if part.scale != 1.0:
+            added = added * np.float32(part.scale)
         both[part.rows, part.columns] += added.T if part.transposed else added
     return both
 

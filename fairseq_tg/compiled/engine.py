@@ -322,6 +322,8 @@ class Engine:
             raise EngineError(f"not enough memory for a batch of {len(sources)} sentences: make it smaller")
         for table in self._tables:
             self._files.page_out(table.ctypes.data, table.nbytes)
+        if self._tables:
+            give_back()  # a batch of a model of that size leaves hundreds of megabytes behind
         return [
             [
                 Found(

@@ -11,7 +11,7 @@ import math
 import os
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -122,15 +122,19 @@ def _save(path: str, text: str, tensors: Tensors, kinds: Optional[Kinds] = None)
 
     digest, files = hashlib.sha256(text.encode()), MappedFiles()
     first = len(head(digest.hexdigest()))  # as long as with any other digest
+
+    def put(name: str, file: BinaryIO) -> None:
+        tensor = np.ascontiguousarray(tensors[name])
+        if _kind(tensor) != kinds[name]:
+            raise ValueError(f"'{name}' is {_kind(tensor)} and not {kinds[name]}")
+        _digest(digest, name, tensor)
+        file.seek(first + starts[name])
+        file.write(tensor.reshape(-1).view(np.uint8).data)
+        files.page_out(tensor.ctypes.data, tensor.nbytes)
+
     with open(path, "wb") as file:
         for name in sorted(kinds):
-            tensor = np.ascontiguousarray(tensors[name])
-            if _kind(tensor) != kinds[name]:
-                raise ValueError(f"'{name}' is {_kind(tensor)} and not {kinds[name]}")
-            _digest(digest, name, tensor)
-            file.seek(first + starts[name])
-            file.write(tensor.reshape(-1).view(np.uint8).data)
-            files.page_out(tensor.ctypes.data, tensor.nbytes)
+            put(name, file)
         file.seek(0)
         file.write(head(digest.hexdigest()))
 

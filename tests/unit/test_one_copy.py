@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from weakref import ref
+
 import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
 from torch import nn
 
-from fairseq_tg.compiled.extract import extract
+from fairseq_tg.compiled.extract import extract, extract_lazily
+from fairseq_tg.compiled.made import Made
+from fairseq_tg.compiled.model_file import CompiledModel, TextOptions, read, write
+from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.loading import one_copy
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.loading.one_copy import LARGE, OneCopy, WithoutWeights
 from fairseq_tg.memory import MappedFiles
 from fairseq_tg.models.maps import ActedMaps
-from tests.conftest import FAMILIES
+from tests.conftest import FAMILIES, stir
 
 
 def mapped(tensor):
@@ -80,6 +88,48 @@ def test_what_is_given_back_is_still_there(tmp_path):
     anonymous = np.ones(1 << 20, dtype=np.int32)
     MappedFiles().page_out(anonymous.ctypes.data, anonymous.nbytes)
     assert anonymous.all()
+
+
+def resident_of_files():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("RssFile")), None)
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="only Linux says which pages are whose")
+def test_pages_that_were_only_read_are_let_go_of(tmp_path):
+    """Whoever else has them in memory, and they come back from the system's cache."""
+    np.ones(1 << 24, dtype=np.int8).tofile(tmp_path / "file")
+    array, others = (np.memmap(tmp_path / "file", dtype=np.int8, mode="c") for _ in range(2))
+    assert array.sum() + others.sum() == 2 << 24
+    before = resident_of_files()
+    MappedFiles().page_out(array.ctypes.data, array.nbytes)
+    assert before - resident_of_files() > 0.9 * array.nbytes
+    assert array.sum() == 1 << 24
+
+
+@pytest.mark.parametrize("base", FAMILIES)
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_compiled_file_is_written_tensor_by_tensor(workspace, tmp_path, base, int8):
+    """Each is made once, and gone when the next is made."""
+    layout, tensors = extract_lazily(stir(workspace.actor_model(base, actor_sites="maps"), 0.5))
+    made = []
+
+    def make(name):
+        assert not any(array() is not None for _, array in made)
+        array = np.array(tensors[name])
+        made.append((name, ref(array)))
+        return array
+
+    once = Made({name: partial(make, name) for name in tensors})
+    symbols = [str(number) for number in range(layout.vocabulary)]
+    model = CompiledModel(layout, TextOptions("xx", "yy"), symbols, symbols, b"", once, int8)
+    if int8:
+        model = replace(model, tensors=quantize(once, layout))
+    write(str(tmp_path / "model.tg"), model)
+    assert sorted(name for name, _ in made) == sorted(tensors)
+    found = read(str(tmp_path / "model.tg")).tensors
+    expected = quantize(tensors, layout) if int8 else tensors
+    assert found.keys() == expected.keys() and all(np.array_equal(found[name], expected[name]) for name in found)
 
 
 def test_extraction_copies_what_it_changes_only(workspace):

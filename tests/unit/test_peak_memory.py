@@ -1,0 +1,131 @@
+"""The most memory that commands take, as a share of the weights: benchmarks/memory.py in small.
+
+There, fairseq and torch themselves are a fifth of the weights of 400 million parameters; here a command runs in a fork
+of this process, and only what it takes beyond that counts.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Tuple
+
+import pytest
+import torch
+from fairseq import checkpoint_utils, options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from omegaconf import OmegaConf, open_dict
+
+from fairseq_tg.compiled.translator import Translator
+from fairseq_tg.memory import give_back
+from tests.conftest import FORK, IN_PROCESS, USER_DIR, Workspace, run, run_tg, stir
+
+pytestmark = pytest.mark.skipif(
+    not os.access("/proc/self/clear_refs", os.W_OK), reason="this system does not count the peak anew"
+)
+
+SHAPE = """--arch transformer --encoder-embed-dim 256 --decoder-embed-dim 256 --encoder-ffn-embed-dim {0}
+    --decoder-ffn-embed-dim {0} --encoder-layers 4 --decoder-layers 4 --share-all-embeddings"""
+#: Of 1.5 times the weights what fairseq and torch leave
+MOST = 1.5 - 0.21
+
+
+class Model:
+    """A base with random weights, actors beside all of its maps, and their files."""
+
+    def __init__(self, directory: Path, data: str, size: int) -> None:
+        directory.mkdir()
+        self.data, self.directory = data, directory
+        self.base, self.tg, self.compiled = (str(directory / name) for name in ("base.pt", "tg.pt", "model.tg"))
+        flags = [data, "--user-dir", USER_DIR, "--task", "tg_translation", *SHAPE.format(size).split()]
+        config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), flags))
+        task = tasks.setup_task(config.task)
+        _save(task.build_model(config.model), config, self.base)
+        actors = {"_name": "tg_transformer", "base_checkpoint": self.base, "actor_rank": 16}
+        actors.update(actor_sites="maps", actor_site_rank=16)
+        model = stir(task.build_model(OmegaConf.create(actors)), 0.02)
+        with open_dict(config):
+            config.model = OmegaConf.create({**actors, "base_record": model.base.to_json()})
+        _save(model, config, self.tg)
+        self.weights = Path(self.base).stat().st_size
+
+    def generate(self, path: str, *flags: Any) -> None:
+        tg = ("--user-dir", USER_DIR, "--task", "tg_translation", "--gen-subset", "valid", "--max-len-b", "3")
+        run("fairseq-generate", self.data, *tg, "--path", path, *IN_PROCESS, *flags)
+
+    def compile(self, *flags: str) -> None:
+        run_tg("compile", self.tg, self.compiled, "--data", self.data, *flags)
+
+    def translate(self) -> None:
+        assert len(Translator.load(self.compiled, max_len_b=3).translate(["w1 w2", "w3"])) == 2
+
+
+def _save(model: Any, config: Any, path: str) -> None:
+    history = {"criterion_name": "none", "optimizer_name": "none", "lr_scheduler_state": {}, "num_updates": 0}
+    state = {"args": None, "cfg": OmegaConf.to_container(config), "model": model.state_dict(), "extra_state": {}}
+    state.update(optimizer_history=[history], last_optimizer_state=None, task_state={})
+    checkpoint_utils.torch_persistent_save(state, path)
+
+
+class Models(NamedTuple):
+    small: Model
+    large: Model  # of 38 million parameters
+
+
+@pytest.fixture(scope="module")
+def models(workspace: Workspace) -> Iterator[Models]:
+    with tempfile.TemporaryDirectory() as name:  # nothing of that size stays behind
+        yield Models(*(Model(Path(name) / str(size), workspace.data, size) for size in (8, 8192)))
+
+
+def resident(kind: str) -> int:
+    """Of this process, in bytes: VmRSS now, VmHWM at most."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
+
+
+def peak(body: Callable[[Model], None], models: Models) -> float:
+    """What a function takes at most of memory, in a fork of this process, as a share of the large model's weights."""
+    receive, send = FORK.Pipe(duplex=False)
+
+    def measured() -> None:
+        torch.set_num_threads(1)  # a fork has none of the threads that OpenMP would wait for
+        body(models.small)  # now all libraries that it takes are in memory
+        give_back()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+        start = resident("VmRSS")
+        body(models.large)
+        send.send((resident("VmHWM") - start) / models.large.weights)
+
+    process = FORK.Process(target=measured)
+    process.start()
+    send.close()
+    try:
+        return receive.recv()
+    finally:
+        process.join()
+
+
+#: By name, what is measured and the most that it may take of the weights
+COMMANDS: Dict[str, Tuple[Callable[[Model], None], float]] = {
+    # A matrix is an eighteenth of this model, and there are three of it while it is joined with its actor
+    "generate with actors": (lambda model: model.generate(model.tg, "--beam", "1"), MOST + 2 / 18),
+    "k-best": (lambda model: model.generate(model.base, "--beam", "5", "--kbest-dir", model.directory / "k"), MOST),
+    "compile": (lambda model: model.compile(), 0.75),  # a tensor at a time
+    "compile --int8": (lambda model: model.compile("--int8"), 0.75),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_take_little_more_than_the_weights(models: Models, name: str) -> None:
+    body, most = COMMANDS[name]
+    assert peak(body, models) < most
+
+
+def test_of_a_compiled_file_only_what_is_used_is_in_memory(models: Models) -> None:
+    """It has the base's matrices and those with actors."""
+    for model in models:
+        model.compile()
+    assert Path(models.large.compiled).stat().st_size > 1.9 * models.large.weights
+    assert 1.0 < peak(Model.translate, models) < MOST
