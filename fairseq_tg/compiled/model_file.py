@@ -124,9 +124,10 @@ def _save(path: str, text: str, tensors: Tensors, kinds: Optional[Kinds] = None)
     first = len(head(digest.hexdigest()))  # as long as with any other digest
 
     def put(name: str, file: BinaryIO) -> None:
-        tensor = np.ascontiguousarray(tensors[name])
+        tensor = tensors[name]
         if _kind(tensor) != kinds[name]:
             raise ValueError(f"'{name}' is {_kind(tensor)} and not {kinds[name]}")
+        tensor = np.ascontiguousarray(tensor)
         _digest(digest, name, tensor)
         file.seek(first + starts[name])
         file.write(tensor.reshape(-1).view(np.uint8).data)

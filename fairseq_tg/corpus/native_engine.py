@@ -20,7 +20,7 @@ from fairseq_tg.errors import UserError
 #: Rows that are searched together, a hypothesis each: enough to use every weight well that was read from memory.
 ROWS = 280
 #: What may be kept of them, in bytes for each thread, so that no batch of long sentences exhausts the memory.
-CACHE = 6 * 2**25
+CACHE = 5 * 2**25
 #: Options of fairseq's generation that the engine does not know, and their defaults.
 UNKNOWN_OPTIONS = {
     "match_source_len": False,
