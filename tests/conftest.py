@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import gc
 import io
 import multiprocessing
 import os
@@ -13,16 +14,17 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Type
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the tests run in several processes, each on one core
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # where there are more threads, they do not spin beside them
 
 import pytest
 import torch
 from fairseq import checkpoint_utils, options, tasks
+from fairseq.dataclass import utils as fairseq_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_cli import generate, hydra_train, interactive, preprocess, train
 from filelock import FileLock, Timeout
@@ -31,7 +33,11 @@ from omegaconf import OmegaConf
 import fairseq_tg
 from fairseq_tg import cli
 from fairseq_tg.errors import user_error_in
+from fairseq_tg.evaluation import measure
+from fairseq_tg.launch import processes
 from fairseq_tg.models.base import ActorModel
+from tests.forks import Forked, forget_other_commands, words_of
+from tests.quick_options import compose_quickly
 
 USER_DIR = str(Path(fairseq_tg.__file__).parent)
 REPO = Path(USER_DIR).parent
@@ -43,6 +49,7 @@ COMMANDS: Dict[str, Callable[[], None]] = {
     "fairseq-hydra-train": hydra_train.cli_main,
 }
 FORK = multiprocessing.get_context("fork")
+fairseq_options.compose = compose_quickly
 
 TRANSFORMER = """--arch transformer --encoder-ffn-embed-dim 16 --decoder-ffn-embed-dim 16 --encoder-layers 2
     --decoder-layers 2 --encoder-attention-heads 2 --decoder-attention-heads 2 --dropout 0.2"""
@@ -60,9 +67,17 @@ BASES: Dict[str, str] = {
         --encoder-layers '[(8,3)]*2' --decoder-layers '[(8,3)]*3' --decoder-attention '[True,False,True]'""",
 }
 TRAIN_BASE = "--optimizer adam --lr 0.02 --max-tokens 200 --max-epoch 12 --no-epoch-checkpoints --log-format none"
+#: Of those 12 epochs: nobody looks at a base before
+AT_THE_END = "--validate-interval 12 --save-interval 12"
 #: Without a process to load data, which takes fairseq seconds to end
 IN_PROCESS = ("--cpu", "--num-workers", "0")
 FAMILIES = ("transformer", "lstm", "fconv")
+
+
+def pytest_collection_finish() -> None:
+    """What is imported stays: the collector of garbage need not look through it again and again, here and in forks."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,8 +105,7 @@ def run(command: str, *flags: Any) -> str:
     output = io.StringIO()
     argv, sys.argv = sys.argv, [command, *map(str, flags)]
     random_state = torch.get_rng_state()
-    for function in (checkpoint_utils.save_checkpoint, train.should_stop_early):
-        vars(function).pop("best", None)  # fairseq keeps it as if there were one training in a process
+    forget_other_commands()
     try:
         with contextlib.redirect_stdout(output):
             COMMANDS[command]()
@@ -108,37 +122,42 @@ def run_process(
 ) -> subprocess.CompletedProcess:
     """Run an installed command as a user would."""
     program = Path(sys.executable).parent / command
+    return _communicate(subprocess.Popen, [str(program), *map(str, flags)], stdin, cwd, env)
+
+
+def run_forked(
+    command: str, *flags: Any, stdin: str = "", cwd: Any = None, env: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess:
+    """The same, but for the start of the interpreter: see `tests.forks`."""
+    return _communicate(Forked, words_of(command, *flags), stdin, cwd, env)
+
+
+def _communicate(
+    kind: Type[subprocess.Popen], words: List[str], stdin: str, cwd: Any, env: Mapping[str, str]
+) -> subprocess.CompletedProcess:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     env = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    return subprocess.run(
-        [str(program), *map(str, flags)], input=stdin, capture_output=True, text=True, cwd=cwd, env=env, timeout=300
-    )
+    with kind(words, cwd=cwd, env=env, text=True, **pipes) as process:
+        try:
+            output, errors = process.communicate(stdin, timeout=300)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 
-def run_forked(command: str, *flags: Any, stdin: str = "", cwd: Any = ".") -> subprocess.CompletedProcess:
-    """Run a fairseq command by its entry point, in a process with nothing of its own but what it reads and prints.
+@pytest.fixture(scope="session", autouse=True)
+def _launch_forks() -> Iterator[None]:
+    """What our launchers start in this process are forks of it; launchers that are processes start processes."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(processes, "Popen", Forked)
+        yield
 
-    As a fork of this one it has imported fairseq already, which takes five seconds of a core otherwise.
-    """
-    argv = [command, *map(str, flags)]
-    with tempfile.TemporaryDirectory() as directory:
-        files = [Path(directory) / name for name in ("stdin", "stdout", "stderr")]
-        files[0].write_text(stdin)
 
-        def body() -> None:
-            for number, path in enumerate(files):
-                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
-            sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
-            sys.argv = argv
-            os.chdir(cwd)
-            torch.set_num_threads(1)  # a fork has none of the threads that OpenMP would wait for
-            COMMANDS[command]()
-
-        process = FORK.Process(target=body)
-        process.start()
-        process.join(300)
-        process.kill()
-        process.join()
-        return subprocess.CompletedProcess(argv, process.exitcode or 0, *(path.read_text() for path in files[1:]))
+@pytest.fixture
+def forked_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Systems that a benchmark starts to see how long that takes are started in forks."""
+    monkeypatch.setattr(measure.subprocess, "Popen", Forked)
 
 
 def heed_interrupts() -> None:
@@ -228,7 +247,7 @@ def make_workspace(directory: Path, names: Iterable[str] = BASES) -> Workspace:
         run("fairseq-preprocess", "-s", "xx", "-t", "yy", "--joined-dictionary", "--destdir", data, *prefixes)
 
     def make_base(name: str) -> None:
-        flags = [*shlex.split(f"{TRAIN_BASE} {BASES[name]}"), *IN_PROCESS]
+        flags = [*shlex.split(f"{TRAIN_BASE} {AT_THE_END} {BASES[name]}"), *IN_PROCESS]
         run("fairseq-train", data, *flags, "--save-dir", directory / name)
 
     directory.mkdir(exist_ok=True)
@@ -248,9 +267,15 @@ def make_once(mark: Path, make: Callable[[], None], wait: bool = True) -> None:
 
 
 @pytest.fixture(scope="session")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of all processes that run these tests."""
     own = tmp_path_factory.getbasetemp()
-    return make_workspace((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "workspace")
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def workspace(shared: Path) -> Workspace:
+    return make_workspace(shared / "workspace")
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 
-from tests.conftest import IN_PROCESS, USER_DIR, run
+from tests.conftest import IN_PROCESS, USER_DIR, make_once, run
 
 LANGUAGES = ("aa", "bb", "en")
 PAIRS = ("aa-en", "bb-en", "en-aa", "en-bb")
@@ -47,7 +47,8 @@ class World(NamedTuple):
         """The checkpoint of a base, trained with fairseq's own task."""
         task, flags, model = KINDS[kind]
         path = self.directory / kind / "checkpoint_best.pt"
-        if not path.exists():
+
+        def make() -> None:
             pair = [] if task == MULTI else ["-s", "aa", "-t", "en"]
             # fairseq 0.12's translation_from_pretrained_bart does not start (see `FromPretrainedBARTTask`): ours does
             name = task if task == MULTI else f"tg_{task}"
@@ -55,6 +56,8 @@ class World(NamedTuple):
                 *("fairseq-train", self.data, "--user-dir", USER_DIR, "--task", name, *shlex.split(flags), *pair),
                 *(*shlex.split(model), *shlex.split(_TRAIN), "--save-dir", path.parent, *IN_PROCESS),
             )
+
+        make_once(self.directory / f"{kind}.made", make)
         return str(path)
 
     def flags(self, kind: str, tg: bool = True) -> List[str]:
@@ -83,7 +86,16 @@ class World(NamedTuple):
 
 
 def make_world(directory: Path) -> World:
-    """Sentences whose words are translated one by one; some words of English have two translations."""
+    """Sentences whose words are translated one by one; some words of English have two translations.
+
+    Several processes may share a directory.
+    """
+    directory.mkdir(exist_ok=True)
+    make_once(directory / "bin.made", lambda: _make_data(directory))
+    return World(directory)
+
+
+def _make_data(directory: Path) -> None:
     generator = random.Random(5)
     words = range(8)
     vocabulary = [f"{lang}{word}" for lang in ("a", "b", "E") for word in words] + ["a0x", "b0x", "a1x", "b1x"]
@@ -103,4 +115,3 @@ def make_world(directory: Path) -> World:
             *("--trainpref", directory / f"train.{lang}-en", "--validpref", directory / f"valid.{lang}-en"),
             *("--srcdict", directory / "dict.txt", "--tgtdict", directory / "dict.txt"),
         )
-    return World(directory)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
+from subprocess import Popen, TimeoutExpired
 from threading import Thread, current_thread, main_thread
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
@@ -64,7 +64,7 @@ def run_all(commands: Sequence[Command], threads: int, show: Callable[[], None] 
         show: called now and then, to show how far they are.
     """
     ended: Queue[Tuple[Command, int]] = Queue()  # in the order in which they do: the first that fails is to blame
-    processes: List[subprocess.Popen] = []
+    processes: List[Popen] = []
     with _interrupted_by_signals():
         try:
             for command in commands:
@@ -87,13 +87,13 @@ def failure(name: str, how: str, log: Optional[Path]) -> UserError:
     return UserError(f"{name} {how}{said} run the same command to go on")
 
 
-def _start(command: Command, threads: int) -> subprocess.Popen:
+def _start(command: Command, threads: int) -> Popen:
     environment = {name: value for name, value in os.environ.items() if name not in (*OUTER_WORLD, QUIET)}
     environment.update({"OMP_NUM_THREADS": str(threads), LAUNCHER: str(os.getpid())})
     if command.log:
         command.log.unlink(missing_ok=True)  # it may be a link to somewhere else
     with open(command.log, "w") if command.log else nullcontext() as log:
-        return subprocess.Popen(command.words, env=environment, stdout=log, stderr=log)
+        return Popen(command.words, env=environment, stdout=log, stderr=log)
 
 
 def _wait(ended: Queue[Tuple[Command, int]], show: Callable[[], None]) -> Tuple[Command, int]:
@@ -122,7 +122,7 @@ def _interrupted_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _end(processes: List[subprocess.Popen]) -> None:
+def _end(processes: List[Popen]) -> None:
     """End what still runs: gently, and if that takes too long, or another signal asks for it, at once."""
     for process in processes:
         process.terminate()
@@ -130,7 +130,7 @@ def _end(processes: List[subprocess.Popen]) -> None:
         deadline = time.monotonic() + 10
         for process in processes:
             process.wait(max(0, deadline - time.monotonic()))
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    except (TimeoutExpired, KeyboardInterrupt):
         for process in processes:
             process.kill()
         for process in processes:

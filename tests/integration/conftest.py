@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import run, write_corpus
 from tests.integration.corpora import build
+from tests.multilingual import World, make_world
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +26,12 @@ def data(workspace, tmp_path_factory) -> str:
     destination = ["--destdir", directory / "bin", "--workers", "1"]
     run("fairseq-preprocess", "-s", "xx", "-t", "yy", *prefixes, *dictionaries, *destination)
     return str(directory / "bin")
+
+
+@pytest.fixture(scope="session")
+def world(shared: Path) -> World:
+    """Three languages, and bases of them."""
+    return make_world(shared / "world")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairseq_tg.errors import UserError
-from tests.conftest import USER_DIR, Workspace, run, run_process, run_tg, write_corpus
+from tests.conftest import USER_DIR, Workspace, run, run_forked, run_process, run_tg, write_corpus
 
 
 class Evil:
@@ -190,7 +190,8 @@ def test_a_process_ends_with_one_line_and_status_1(workspace, files, command):
     if program != "fairseq-tg":
         flags += ["--user-dir", USER_DIR]
     before = sorted(files.rglob("*"))
-    done = run_process(program, *flags, cwd=files)
+    start = run_process if program in ("fairseq-train", "fairseq-tg") else run_forked
+    done = start(program, *flags, cwd=files)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr + done.stdout
     assert [line for line in done.stderr.splitlines() if line.startswith("fairseq_tg: error:")] == [

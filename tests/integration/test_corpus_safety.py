@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
+from fairseq_tg.launch import processes
 from tests.conftest import hypotheses, run_process, run_tg
 from tests.integration.corpora import BASE, build, exit_code, files, flags, lists, pairs, without_command
 
@@ -106,14 +106,14 @@ def test_build_launches_shards_and_merges(workspace, data, whole, tmp_path):
     assert "complete, 34 pairs" in done.stdout
     assert pairs(tmp_path / "x") == pairs(whole) and lists(tmp_path / "x") == lists(whole)
     command = flags(workspace, data, tmp_path / "y", "--beam", "999")
-    done = run_process("fairseq-tg", "corpus", "build", "--shards", "2", "--", *command)
-    assert done.returncode == 1 and " of 2 failed with status 1: --beam 999 is too large" in done.stderr
+    with pytest.raises(UserError, match=" of 2 failed with status 1: --beam 999 is too large"):
+        run_tg("corpus", "build", "--shards", "2", "--", *command)
 
 
 def test_a_finished_corpus_is_said_to_be_finished_before_any_process_starts(workspace, data, whole, monkeypatch):
     command = ["corpus", "build", "--shards", "4", "--", *flags(workspace, data, whole, "--kbest-jsonl")]
     before = files(whole)
-    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr(processes, "Popen", None)
     assert "complete, 34 pairs" in run_tg(*command) and files(whole) == before
     for other, message in (("--objective=chrf", 'objective was "sbleu", is "chrf"'), ("--beam=999", "is too large")):
         with pytest.raises(UserError, match=message):

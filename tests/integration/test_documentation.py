@@ -27,7 +27,7 @@ import sentencepiece
 from fairseq import utils as fairseq_utils
 
 from fairseq_tg.cli import get_parser
-from tests.conftest import COMMANDS, IN_PROCESS, REPO, TRAIN_BASE, USER_DIR, run, run_process, run_tg
+from tests.conftest import AT_THE_END, COMMANDS, IN_PROCESS, REPO, TRAIN_BASE, USER_DIR, run, run_forked, run_tg
 
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
 BASE = """--arch transformer --encoder-embed-dim 32 --decoder-embed-dim 32 --encoder-ffn-embed-dim 64
@@ -80,7 +80,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *(*prepare, "--trainpref", directory / "train", "--testpref", directory / "test"),
         *("--destdir", directory / "data-bin", "--srcdict", known, "--tgtdict", known),
     )
-    flags = [*shlex.split(f"{BASE} {TRAIN_BASE}"), "--max-tokens", "300", *IN_PROCESS]
+    flags = [*shlex.split(f"{BASE} {TRAIN_BASE} {AT_THE_END}"), "--max-tokens", "300", *IN_PROCESS]
     run("fairseq-train", directory / "base-bin", *flags, "--save-dir", directory / "base")
     shutil.copy(directory / "base" / "checkpoint_last.pt", directory / "base.pt")
     for name in ("fairseq_tg", "user_dir_configs", "benchmarks", "docs"):
@@ -93,7 +93,7 @@ def run_command(command: str) -> None:
     if words[0] == "fairseq-tg" and "|" not in words:
         run_tg(*words[1:])
     elif words[0] == "fairseq-hydra-train":
-        done = run_process(*words)
+        done = run_forked(*words)
         assert done.returncode == 0, done.stderr[-2000:]
     elif words[0] in COMMANDS and "|" not in words:
         try:

@@ -23,6 +23,7 @@ from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.subwords import guess_subwords
 from fairseq_tg.tasks.translation import TGTranslationTask
 from tests.conftest import heed_interrupts, run, run_tg, write_corpus
+from tests.forks import Forked, words_of
 
 REPORT = ["report.html", "report.json", "report.txt"]
 
@@ -124,9 +125,8 @@ def test_a_training_that_was_interrupted_knows_its_settings(workspace, data, rec
     done, flags, _ = recipe
     shutil.copytree(done / "pseudo-bin", tmp_path / "pseudo-bin")
     flags = ["run", *(tmp_path if flag == done else flag for flag in flags)]
-    program = Path(sys.executable).parent / "fairseq-tg"
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "preexec_fn": heed_interrupts}
-    with subprocess.Popen([program, *map(str, flags)], **output) as process:
+    with Forked(words_of("fairseq-tg", *flags), **output) as process:
         while not (tmp_path / "top1" / "actor" / "checkpoint_last.pt").exists() and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)

@@ -10,14 +10,9 @@ import pytest
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from tests.conftest import run_tg
-from tests.multilingual import World, make_world
+from tests.multilingual import World
 
 PAIR = ["--source-lang", "aa", "--target-lang", "en"]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory) -> World:
-    return make_world(tmp_path_factory.mktemp("world"))
 
 
 def bleu(world: World, kind: str, pair: str, path: object, beam: int = 1) -> float:
@@ -65,6 +60,7 @@ def test_a_report(world, kind, tmp_path):
     assert all(0 < value < 100 for row in report["likelihoods"].values() for value in row.values())
 
 
+@pytest.mark.usefixtures("forked_probes")
 def test_a_bench(world, tmp_path):
     """Every engine is told the languages: all find the same."""
     run_tg(

@@ -20,16 +20,11 @@ from fairseq_tg.corpus.drawing import Candidates
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from tests.conftest import IN_PROCESS, REPO, USER_DIR, hypotheses, run, run_forked, run_tg, stir
-from tests.multilingual import _BART, BART, KINDS, MULTI, PAIRS, make_world
+from tests.multilingual import _BART, BART, KINDS, MULTI, PAIRS
 from tests.service import Server
 
 PAIR = "aa-en"
 OF_MANY = [kind for kind in KINDS if KINDS[kind][0] == MULTI]
-
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory):
-    return make_world(tmp_path_factory.mktemp("world"))
 
 
 def make_task(world, kind, *flags):

@@ -14,7 +14,7 @@ import torch
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
-from tests.conftest import REPO, run, run_forked, run_process, run_tg
+from tests.conftest import REPO, run, run_forked, run_tg
 from tests.integration.corpora import BASE, build
 
 CRITERIA = {
@@ -69,7 +69,7 @@ def test_an_interrupted_training_resumes_exactly(workspace, whole, criterion, tm
 
 def test_two_ranks_train_what_one_trains_with_their_batches(workspace, whole, tmp_path):
     alone, _ = train(workspace, whole, "actor_risk", tmp_path / "alone", "--update-freq", "2")
-    done = run_process(
+    done = run_forked(
         *("fairseq-tg", "train", "--ranks", "2", "--"), *flags(workspace, whole, "actor_risk", tmp_path / "two")
     )
     assert done.returncode == 0, done.stderr

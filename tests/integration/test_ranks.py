@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from fairseq_tg.loading.checkpoints import load_checkpoint, split_tensors
-from tests.conftest import Workspace, run_process
+from tests.conftest import Workspace, run_forked, run_process
+from tests.forks import Forked, words_of
 
 BASE = "transformer"
 
@@ -55,15 +56,15 @@ def last_line(process: subprocess.Popen) -> str:
 
 
 def test_a_killed_rank_ends_the_job_which_then_goes_on_exactly(workspace, undisturbed, tmp_path):
-    program = str(Path(sys.executable).parent / "fairseq-tg")
-    command = [program, "train", "--ranks", "2", "--", *map(str, flags(workspace, tmp_path))]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    command = ["train", "--ranks", "2", "--", *flags(workspace, tmp_path)]
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = Forked(words_of("fairseq-tg", *command), text=True, **pipes)
     while not (tmp_path / "checkpoint_last.pt").exists() and process.poll() is None:
         time.sleep(0.02)
     os.kill(ranks_of(process)[1], signal.SIGKILL)
     assert last_line(process) == ("fairseq_tg: error: rank 1 of 2 was killed by SIGKILL: run the same command to go on")
     assert not (tmp_path / "checkpoint10.pt").exists()
-    done = run_process(*command)
+    done = run_forked("fairseq-tg", *command)
     assert done.returncode == 0, done.stderr
     ours, theirs = (actors(out / "checkpoint_last.pt") for out in (tmp_path, undisturbed))
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())

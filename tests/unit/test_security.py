@@ -38,7 +38,7 @@ from fairseq_tg.loading import data_only
 from fairseq_tg.loading.checkpoints import ALLOWED_GLOBALS, EVALUATED_OPTIONS, load_checkpoint
 from fairseq_tg.loading.data_only import DataUnpickler
 from fairseq_tg.models.actor_files import METADATA_KEY, read_actor_file
-from tests.conftest import REPO, USER_DIR, Workspace, run, run_process, run_tg
+from tests.conftest import REPO, USER_DIR, Workspace, run, run_forked, run_tg
 
 MARK = "pwned"
 
@@ -116,7 +116,7 @@ def test_the_environment_does_not_make_code_of_data(workspace: Workspace, tmp_pa
     }[command]
     plugin = ["--user-dir", USER_DIR, "--task", "tg_translation"]
     for variable in ("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_WEIGHTS_ONLY_LOAD"):
-        done = run_process(command, *flags, *plugin, env={variable: "1"})
+        done = run_forked(command, *flags, *plugin, env={variable: "1"})  # it is looked at when a file is read
         assert done.returncode == 1 and "its pickle asks for posix.system" in done.stderr.splitlines()[-1], done.stderr
     assert not (tmp_path / MARK).exists()
 

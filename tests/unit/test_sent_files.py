@@ -34,7 +34,7 @@ from fairseq_tg.models.actor_files import average_actors, export_actor, read_act
 from fairseq_tg.models.base import read_base
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import architecture_flags
-from tests.conftest import Workspace, run_process, run_tg
+from tests.conftest import Workspace, run_forked, run_tg
 from tests.integration.corpora import build
 from tests.unit.test_security import MARK, harmless_state
 
@@ -77,7 +77,7 @@ def test_a_language_is_no_option(workspace: Workspace, tmp_path: Path) -> None:
     state["cfg"]["task"].update(source_lang=evil, target_lang="yy", data="data")
     torch.save(state, tmp_path / "model.pt")
     flags = ["--objective", "sbleu", "--beam", "2", "--workers", "1", "--out", "out"]
-    done = run_process("fairseq-tg", "run", "--data", "data", "--base", "model.pt", *flags, cwd=tmp_path)
+    done = run_forked("fairseq-tg", "run", "--data", "data", "--base", "model.pt", *flags, cwd=tmp_path)
     assert done.returncode == 1 and "are no names of languages" in done.stderr, done.stderr
     assert not (tmp_path / MARK).exists()
 
