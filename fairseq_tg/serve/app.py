@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Dict, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -14,9 +15,16 @@ from starlette.types import ASGIApp
 from fairseq_tg import __version__
 from fairseq_tg.serve.answers import translation_answer
 from fairseq_tg.serve.batching import Batcher, Order
-from fairseq_tg.serve.bodies import ClientGone, read_fields
+from fairseq_tg.serve.bodies import ClientGone, is_multipart, read_fields
 from fairseq_tg.serve.drafts import Draft, count_sentences
-from fairseq_tg.serve.forms import read_text, read_translation, too_many_sentences
+from fairseq_tg.serve.forms import (
+    Fields,
+    TranslationRequest,
+    parse_fields,
+    read_text,
+    read_translation,
+    too_many_sentences,
+)
 from fairseq_tg.serve.keys import Keys
 from fairseq_tg.serve.metrics import Metrics
 from fairseq_tg.serve.models import Models
@@ -24,12 +32,25 @@ from fairseq_tg.serve.options import ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import Rates
 from fairseq_tg.serve.refusals import Refusal
-from fairseq_tg.serve.routes import Endpoint, Routes, answer, as_bytes
+from fairseq_tg.serve.routes import Endpoint, Routes, answer, as_bytes, failed
 from fairseq_tg.serve.spec import make_spec
 from fairseq_tg.serve.systems import System
 
 #: Seconds after which a client that waits is looked after: most have their answer by then
 WATCH_AFTER = 0.05
+
+Reply = Callable[[Response], None]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A request whose sentences are being translated."""
+
+    asked: TranslationRequest
+    drafts: List[Draft]
+    detected: Optional[Dict[str, Any]]
+    order: Order
+    started: float
 
 
 class Service:
@@ -81,8 +102,49 @@ class Service:
     async def _translate(self, request: Request) -> Response:
         started = time.perf_counter()
         self._batcher.check_room()  # first of all, because it costs nothing
-        self._check_rate(request)
-        fields = await read_fields(request, self.options.limits)
+        self._rates.check(request.client.host if request.client else "")
+        pending = self._begin(await read_fields(request, self.options.limits), started)
+        await self._wait(pending.order, request)
+        return self._end(pending)
+
+    def short_ways(self) -> Dict[str, Callable]:
+        """What a connection may call without ASGI: not where that tells whom an answer is for."""
+        limited_by_proxy = self.options.trusted_proxy is not None and self.options.limits.requests_per_minute
+        return {} if self.options.cors or limited_by_proxy else {"translate": self.translate_whole}
+
+    def translate_whole(self, address: str, content_type: str, body: bytes, reply: Reply) -> Optional[Callable]:
+        """Answer a request for a translation that is here to its last byte; gives what to call if its client goes.
+
+        None leaves it to `_translate`, which does the same, as a task and with what ASGI takes: more than all that
+        is done with a sentence here.
+        """
+        if len(body) > self.options.limits.max_bytes or is_multipart(content_type):
+            return None
+
+        def conclude(response: Response) -> None:
+            self.metrics.request("/translate", response.status_code)
+            reply(response)
+
+        def finish(done: asyncio.Future) -> None:
+            try:
+                done.result()
+                conclude(self._end(pending))
+            except asyncio.CancelledError:
+                conclude(failed(ClientGone(), self.metrics))
+            except Exception as error:
+                conclude(failed(error, self.metrics))
+
+        try:
+            self._batcher.check_room()
+            self._rates.check(address)
+            pending = self._begin(parse_fields(body, content_type), time.perf_counter())
+        except Exception as error:
+            conclude(failed(error, self.metrics))
+            return lambda: None
+        pending.order.done.add_done_callback(finish)
+        return lambda: self._batcher.cancel(pending.order)
+
+    def _begin(self, fields: Fields, started: float) -> Pending:
         self._keys.check(fields.get("api_key"))
         asked = read_translation(fields, self.options.limits, self.options.beam)
         translator, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
@@ -97,10 +159,13 @@ class Service:
             actions=asked.actions,
         )
         order = self._batcher.order(system, [sentence for draft in drafts for sentence in draft.sentences])
-        await self._wait(order, request)
-        self.metrics.translation(sum(map(len, asked.texts)), time.perf_counter() - started)
+        return Pending(asked, drafts, detected, order, started)
+
+    def _end(self, pending: Pending) -> Response:
+        asked, order = pending.asked, pending.order
+        self.metrics.translation(sum(map(len, asked.texts)), time.perf_counter() - pending.started)
         timing = {"Server-Timing": f"translate;dur={1000 * order.seconds:.3f}"}
-        return answer(translation_answer(asked, drafts, order.results, detected), headers=timing)
+        return answer(translation_answer(asked, pending.drafts, order.results, pending.detected), headers=timing)
 
     async def _wait(self, order: Order, request: Request) -> None:
         """Until the order is done; if the client goes, nothing more is done for it."""
@@ -126,15 +191,12 @@ class Service:
             self._batcher.cancel(order)
 
     async def _detect(self, request: Request) -> Response:
-        self._check_rate(request)
+        self._rates.check(request.client.host if request.client else "")
         fields = await read_fields(request, self.options.limits)
         self._keys.check(fields.get("api_key"))
         text = read_text(fields)
         text = " ".join(text) if isinstance(text, list) else text
         return answer(self.models.detect(text[: self.options.limits.max_characters]))
-
-    def _check_rate(self, request: Request) -> None:
-        self._rates.check(request.client.host if request.client else "")
 
     async def _languages(self, request: Request) -> Response:
         return answer(self.models.languages())

@@ -45,7 +45,7 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
     """The fields of a request, from JSON or a form of either kind."""
     body = await _read_body(request, limits)
     kind = request.headers.get("content-type", "")
-    if not kind.strip().lower().startswith("multipart/form-data"):
+    if not is_multipart(kind):
         return parse_fields(body, kind)
 
     async def again() -> Dict[str, Any]:
@@ -56,6 +56,10 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
     except (MultiPartException, ValueError, KeyError, AssertionError):
         raise invalid("the form cannot be read") from None
     return unix_lines({name: value for name, value in form.items()})
+
+
+def is_multipart(content_type: str) -> bool:
+    return content_type.strip().lower().startswith("multipart/form-data")
 
 
 async def _read_body(request: Request, limits: Limits) -> bytes:

@@ -1,11 +1,14 @@
-"""A connection as uvicorn has it, whose answers go out in one piece, and early where there is nothing to read for."""
+"""A connection as uvicorn has it, with a short way for translations, and answers in one piece."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, Callable, List, Optional, Type, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from fairseq_tg.serve.routes import as_bytes
 
 #: Of a request's first line and its headers
 MOST_HEAD = 65536
@@ -52,51 +55,126 @@ def is_whole_translation(data: bytes) -> bool:
     return length.isdigit() and len(length) < 10 and int(length) == len(body)
 
 
+class Exchange:
+    """A translation that is under way without ASGI, as uvicorn sees what a connection is at."""
+
+    message_event = asyncio.Event()  # which nobody waits for
+
+    def __init__(self) -> None:
+        self.keep_alive, self.response_complete, self.disconnected = True, False, False
+
+
 class Connection(HttpToolsProtocol):
-    """uvicorn's, with a limit for the lines before a request's body, and refusals that cost next to nothing."""
+    """uvicorn's, with a limit for the lines before a request's body, and two that cost less than ASGI: translations
+    whose request comes in one piece, and refusals."""
 
     #: The whole answer to a translation that there is no room for now, if there is none
     refusal: Callable[[], Optional[bytes]] = staticmethod(lambda: None)
-    refused = False  # something, since it was last looked at
+    #: Answers a translation; see Service.translate_whole
+    translate: Callable[[str, str, bytes, Callable[[Response], None]], Optional[Callable[[], None]]] = staticmethod(
+        lambda address, content_type, body, reply: None
+    )
+    asked = False  # something, since it was last looked at
 
     _aside = 0  # bytes since the last that were of a body: lines before it, and such as there may be behind it
     _moved = False  # whether there were some of a body in what came last
     _within = False  # a request that is not read to its end
+    _held: Optional[bytes] = None  # the body of a translation, until it is known whether all of it came in one piece
+    _leave: Optional[Callable[[], None]] = None  # to be called if the client goes
 
     @classmethod
-    def refusing(cls, refusal: Callable[[], Optional[bytes]]) -> Type[Connection]:
-        return type(cls.__name__, (cls,), {"refusal": staticmethod(refusal)})
+    def using(cls, **functions: Callable) -> Type[Connection]:
+        """Connections with a `refusal` and, maybe, a `translate`."""
+        return type(cls.__name__, (cls,), {name: staticmethod(function) for name, function in functions.items()})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, Joined(transport, self.loop)))
 
+    def connection_lost(self, exc: Optional[Exception]) -> None:
+        super().connection_lost(exc)
+        if self._leave is not None:
+            self._leave()
+
     def data_received(self, data: bytes) -> None:
-        answered = self.cycle is None or self.cycle.response_complete
-        if answered and not self._within and is_whole_translation(data):
+        if self._is_free() and not self._within:
             refusal = self.refusal()
-            if refusal is not None:
-                self.refused = True
+            if refusal is not None and is_whole_translation(data):
+                self.asked = True
                 self.transport.write(refusal)
                 self.on_response_complete()  # as after any other answer
                 return
         self._moved = False
         super().data_received(data)
+        if self._held is not None:
+            self._give_back()
         self._aside = 0 if self._moved else self._aside + len(data)
         if self._aside > MOST_HEAD and not self.transport.is_closing():
             self.send_400_response(f"Invalid request: more than {MOST_HEAD} bytes beside its body.")
+
+    def _is_free(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
 
     def on_message_begin(self) -> None:
         self._aside, self._within = 0, True
         super().on_message_begin()
 
-    def on_body(self, body: bytes) -> None:
-        self._moved = True
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._within = False
-        super().on_message_complete()
-
     def on_headers_complete(self) -> None:
         self._moved = True
-        super().on_headers_complete()
+        if (
+            self.url == b"/translate"
+            and self.parser.get_method() == b"POST"
+            and self.parser.get_http_version() == "1.1"
+            and self.parser.should_keep_alive()
+            and not self.parser.should_upgrade()
+            and not self.expect_100_continue
+            and not self.flow.write_paused
+            and self._is_free()
+        ):
+            self._held = b""
+        else:
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._moved = True
+        if self._held is None:
+            super().on_body(body)
+        else:
+            self._held += body
+
+    def on_message_complete(self) -> None:
+        self._within, self.asked = False, True
+        if self._held is not None and self._translate(self._held):
+            self._held = None
+            return
+        self._give_back()
+        super().on_message_complete()
+
+    def _give_back(self) -> None:
+        """Leave to ASGI what is held."""
+        body, self._held = self._held, None
+        if body is not None:
+            super().on_headers_complete()
+            super().on_body(body)
+
+    def _translate(self, body: bytes) -> bool:
+        exchange = Exchange()
+
+        def reply(response: Response) -> None:
+            self._leave = None
+            exchange.response_complete = True
+            if exchange.disconnected or self.transport.is_closing():
+                return
+            ending = [] if exchange.keep_alive else [(b"connection", b"close")]
+            self.transport.write(as_bytes(response, [*self.server_state.default_headers, *ending]))
+            if not exchange.keep_alive:
+                self.transport.close()
+            self.on_response_complete()
+
+        before, self.cycle = self.cycle, cast(RequestResponseCycle, exchange)
+        content_type = next((value for name, value in self.headers if name == b"content-type"), b"")
+        leave = self.translate(self.client[0] if self.client else "", content_type.decode("latin-1"), body, reply)
+        if leave is None:
+            self.cycle = before
+        elif not exchange.response_complete:
+            self._leave = leave
+        return leave is not None

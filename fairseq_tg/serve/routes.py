@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from http import HTTPStatus
-from typing import Any, Awaitable, Callable, Dict, Mapping, Optional
+from typing import Any, Awaitable, Callable, Dict, Mapping, Optional, Sequence, Tuple
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,10 +26,21 @@ def answer(content: Any, status: int = 200, headers: Optional[Mapping[str, str]]
     return Response(_encode(content).encode(errors="replace"), status, {**common, **(headers or {})})
 
 
-def as_bytes(response: Response) -> bytes:
-    """An answer as it goes over a connection that stays open."""
+def failed(error: Exception, metrics: Metrics) -> Response:
+    """What is answered instead."""
+    if isinstance(error, Refusal):
+        return answer({"error": error.message}, error.status, error.headers)
+    if isinstance(error, ClientGone):
+        metrics.client_gone()
+        return Response(status_code=400)
+    logging.getLogger("fairseq_tg.serve").error("a request failed", exc_info=error)
+    return answer({"error": "Internal error: the operator finds it in the log"}, 500)
+
+
+def as_bytes(response: Response, more: Sequence[Tuple[bytes, bytes]] = ()) -> bytes:
+    """An answer as it goes over a connection, with more headers."""
     lines = [f"HTTP/1.1 {response.status_code} {HTTPStatus(response.status_code).phrase}".encode()]
-    lines += [name + b": " + value for name, value in response.raw_headers]
+    lines += [name + b": " + value for name, value in (*more, *response.raw_headers)]
     return b"\r\n".join([*lines, b"", bytes(response.body)])
 
 
@@ -56,14 +67,8 @@ class Routes:
     async def _run(self, endpoint: Endpoint, request: Request) -> Response:
         try:
             return await endpoint(request)
-        except Refusal as refusal:
-            return answer({"error": refusal.message}, refusal.status, refusal.headers)
-        except ClientGone:
-            self._metrics.client_gone()
-            return Response(status_code=400)
         except Exception as error:
-            logging.getLogger("fairseq_tg.serve").error("a request failed", exc_info=error)
-            return answer({"error": "Internal error: the operator finds it in the log"}, 500)
+            return failed(error, self._metrics)
 
     def _without_endpoint(self, path: str) -> Response:
         """Of an address that is not there, or not with this method."""

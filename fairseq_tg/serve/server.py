@@ -46,7 +46,7 @@ def serve(options: ServeOptions) -> None:
             forwarded_allow_ips=options.trusted_proxy,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=DRAINING,
-            http=Connection.refusing(lambda: service.refusal(HEADERS)),
+            http=Connection.using(refusal=lambda: service.refusal(HEADERS), **service.short_ways()),
             ws="none",
             lifespan="off",
         )
@@ -119,8 +119,8 @@ class _Server(uvicorn.Server):
         for connection in connections:
             cycle: Any = getattr(connection, "cycle", None)
             if cycle is None or cycle.response_complete:
-                refused, connection.refused = getattr(connection, "refused", False), False
-                seen[connection] = now if refused else self._without_request.get(connection, now)
+                asked, connection.asked = getattr(connection, "asked", False), False
+                seen[connection] = now if asked else self._without_request.get(connection, now)
                 if now - seen[connection] > limit:
                     connection.transport.close()
         self._without_request = seen
