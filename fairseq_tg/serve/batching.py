@@ -1,7 +1,7 @@
 """Sentences of many requests, translated together on a few threads.
 
-All of this runs in the event loop, so nothing is locked; only a batch itself is translated on another thread, where the
-engine works without Python's lock.
+Orders come and go in the event loop. A thread that is done with a batch takes the next itself, if there is a whole one:
+the event loop has answers to send just then. So what waits is locked. The engine works without Python's lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Callable, Hashable, List, Optional, Sequence, Sized, Tuple
+from typing import Any, Callable, Hashable, List, NamedTuple, Optional, Sequence, Sized, Tuple
 
 from fairseq_tg.serve.options import Batching
 from fairseq_tg.serve.refusals import Refusal
@@ -60,6 +60,18 @@ class Order:
     seconds: float = 0.0  # that threads spent on its batches
 
 
+Batch = List[Tuple[Order, int]]  # and which of its sentences
+
+
+class Done(NamedTuple):
+    """A batch that a thread is done with."""
+
+    batch: Batch
+    results: List[Any]
+    error: Optional[BaseException]
+    seconds: float
+
+
 @dataclass
 class Batcher:
     """Takes orders, and fills batches from all of them in turn."""
@@ -81,6 +93,7 @@ class Batcher:
         self._idle = self.options.threads
         self._pool = ThreadPoolExecutor(self.options.threads, thread_name_prefix="translate", initializer=_give_way)
         self._patience = self.options.patience / 1000
+        self._lock = threading.Lock()  # of all that says what waits and what is under way
 
     def check_room(self) -> None:
         """Refuse a request when the queue is full, with when to come back. The last may be longer than what is left."""
@@ -100,17 +113,19 @@ class Batcher:
         if not sentences:
             order.done.set_result(None)
             return order
-        self.waiting += len(sentences) * work.cost
-        self._orders[id(order)] = order
-        self._newest = order.since
+        with self._lock:
+            self.waiting += len(sentences) * work.cost
+            self._orders[id(order)] = order
+            self._newest = order.since
         self._dispatch()
         return order
 
     def cancel(self, order: Order) -> None:
         """Whoever ordered has gone: what has not begun never will."""
-        if self._orders.pop(id(order), None):
-            self.waiting -= len(order.waiting) * order.work.cost
-            order.waiting.clear()
+        with self._lock:
+            if self._orders.pop(id(order), None):
+                self.waiting -= len(order.waiting) * order.work.cost
+                order.waiting.clear()
         order.done.cancel()
 
     def close(self) -> None:
@@ -118,17 +133,25 @@ class Batcher:
 
     def _dispatch(self) -> None:
         """Give idle threads what there is for them, or wait a little for more."""
-        while self._idle and self._orders:
-            oldest = next(iter(self._orders.values()))
-            loop = asyncio.get_running_loop()
-            ready = min(self._newest, oldest.since + (ANEW - 1) * self._patience) + self._patience
-            size = self._size(oldest.work.cost)
-            if loop.time() < ready and self.waiting < size * oldest.work.cost:
-                if self._timer is None:
-                    self._timer = loop.call_at(ready, self._patience_is_over)
-                return
-            self._load *= REMEMBERED
-            self._start(oldest.work, self._take(oldest, size))
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            while self._idle and self._orders:
+                oldest = next(iter(self._orders.values()))
+                ready = min(self._newest, oldest.since + (ANEW - 1) * self._patience) + self._patience
+                batch = self._take_whole() if loop.time() < ready else self._take(oldest, self._size(oldest.work.cost))
+                if batch is None:
+                    if self._timer is None:
+                        self._timer = loop.call_at(ready, self._patience_is_over)
+                    return
+                self._pool.submit(self._translate, batch, loop)
+
+    def _take_whole(self) -> Optional[Batch]:
+        """The next batch, if as many wait as it should have."""
+        if not self._orders:
+            return None
+        oldest = next(iter(self._orders.values()))
+        size = self._size(oldest.work.cost)
+        return self._take(oldest, size) if self.waiting >= size * oldest.work.cost else None
 
     def _size(self, cost: int) -> int:
         """Of the next batch: a part of all that is under way, one for every thread, and one that is on its way.
@@ -143,15 +166,17 @@ class Batcher:
         self._timer = None
         self._dispatch()
 
-    def _take(self, oldest: Order, size: int) -> List[Tuple[Order, int]]:
-        """The next batch: the oldest order's shortest sentence, and others of about its length.
+    def _take(self, oldest: Order, size: int) -> Batch:
+        """The next batch for an idle thread: the oldest order's shortest sentence, and others of about its length.
 
         Orders give a sentence in turn, so that a long document leaves room for everyone's.
         """
+        self._load *= REMEMBERED
+        self._idle -= 1
         key = oldest.work.key
         alike = [order for order in self._orders.values() if order.work.key == key]
         window = WINDOW * self.options.batch_size
-        found: List[Tuple[Order, int]] = []
+        found: Batch = []
         depth = 1
         while len(found) < window and alike:
             found += [(order, order.waiting[-depth]) for order in alike[: window - len(found)]]
@@ -172,41 +197,41 @@ class Batcher:
         self._taken += len(batch) * oldest.work.cost
         return batch
 
-    def _start(self, work: Work, batch: List[Tuple[Order, int]]) -> None:
-        self._idle -= 1
-        sentences = [order.sentences[index] for order, index in batch]
-        future = asyncio.get_running_loop().run_in_executor(self._pool, _timed, work, sentences)
-        future.add_done_callback(lambda done: self._finish(work, batch, done))
+    def _translate(self, batch: Optional[Batch], loop: asyncio.AbstractEventLoop) -> None:
+        """On a thread: a batch, and others as long as there are whole ones."""
+        while batch:
+            work, results, error = batch[0][0].work, [], None
+            started = time.perf_counter()
+            try:
+                results = work.run([order.sentences[index] for order, index in batch])
+            except BaseException as raised:
+                error = raised
+            done = Done(batch, results, error, time.perf_counter() - started)
+            with self._lock:
+                self._idle += 1
+                self._taken -= len(batch) * work.cost
+                batch = self._take_whole()
+            loop.call_soon_threadsafe(self._finish, done)
 
-    def _finish(
-        self, work: Work, batch: List[Tuple[Order, int]], done: asyncio.Future[Tuple[List[Any], float]]
-    ) -> None:
-        self._idle += 1
-        self._taken -= len(batch) * work.cost
-        error = None if done.cancelled() else done.exception()
-        if error is None and not done.cancelled():
-            results, seconds = done.result()
-            self.observe(len(batch), seconds)
-            rate = self.options.threads * len(batch) * work.cost / max(seconds, 1e-6)
+    def _finish(self, done: Done) -> None:
+        work = done.batch[0][0].work
+        if done.error is None:
+            self.observe(len(done.batch), done.seconds)
+            rate = self.options.threads * len(done.batch) * work.cost / max(done.seconds, 1e-6)
             self._rate += (rate - self._rate) * (0.05 if self._rate else 1.0)
-            for (order, index), result in zip(batch, results):
+            for (order, index), result in zip(done.batch, done.results):
                 order.results[index] = result
                 order.left -= 1
-            for order in {id(order): order for order, _ in batch}.values():
-                order.seconds += seconds
+            for order in {id(order): order for order, _ in done.batch}.values():
+                order.seconds += done.seconds
                 if not order.left and not order.done.done():
                     order.done.set_result(None)
         else:
-            for order, _ in batch:
+            for order, _ in done.batch:
                 if not order.done.done():
-                    order.done.set_exception(error or asyncio.CancelledError())
+                    order.done.set_exception(done.error)
                 self.cancel(order)
         self._dispatch()
-
-
-def _timed(work: Work, sentences: Sequence[Sized]) -> Tuple[List[Any], float]:
-    started = time.perf_counter()
-    return work.run(sentences), time.perf_counter() - started
 
 
 def _give_way() -> None:
