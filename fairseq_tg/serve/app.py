@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -107,18 +107,17 @@ class Service:
         await self._wait(pending.order, request)
         return self._end(pending)
 
-    def short_ways(self) -> Dict[str, Callable]:
-        """What a connection may call without ASGI: not where that tells whom an answer is for."""
-        limited_by_proxy = self.options.trusted_proxy is not None and self.options.limits.requests_per_minute
-        return {} if self.options.cors or limited_by_proxy else {"translate": self.translate_whole}
-
-    def translate_whole(self, address: str, content_type: str, body: bytes, reply: Reply) -> Optional[Callable]:
+    def translate_whole(
+        self, address: str, headers: Mapping[bytes, bytes], body: bytes, reply: Reply
+    ) -> Optional[Callable[[], None]]:
         """Answer a request for a translation that is here to its last byte; gives what to call if its client goes.
 
         None leaves it to `_translate`, which does the same, as a task and with what ASGI takes: more than all that
         is done with a sentence here.
         """
-        if len(body) > self.options.limits.max_bytes or is_multipart(content_type):
+        content_type = headers.get(b"content-type", b"").decode("latin-1")
+        proxied = self.options.trusted_proxy is not None and self.options.limits.requests_per_minute
+        if proxied or b"origin" in headers or is_multipart(content_type) or len(body) > self.options.limits.max_bytes:
             return None
 
         def conclude(response: Response) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Callable, List, Optional, Type, cast
+from typing import Any, Callable, List, Mapping, Optional, Type, cast
 
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -16,6 +16,8 @@ MOST_HEAD = 65536
 TRANSLATION = b"POST /translate HTTP/1.1\r\n"
 LENGTH = b"\r\ncontent-length:"
 UNUSUAL = (b"close", b"\r\norigin:", b"\r\nexpect:", b"\r\nupgrade:", b"\r\ntransfer-encoding:")
+
+Translate = Callable[[str, Mapping[bytes, bytes], bytes, Callable[[Response], None]], Optional[Callable[[], None]]]
 
 
 class Joined:
@@ -70,10 +72,8 @@ class Connection(HttpToolsProtocol):
 
     #: The whole answer to a translation that there is no room for now, if there is none
     refusal: Callable[[], Optional[bytes]] = staticmethod(lambda: None)
-    #: Answers a translation; see Service.translate_whole
-    translate: Callable[[str, str, bytes, Callable[[Response], None]], Optional[Callable[[], None]]] = staticmethod(
-        lambda address, content_type, body, reply: None
-    )
+    #: Service.translate_whole
+    translate: Translate = staticmethod(lambda address, headers, body, reply: None)
     asked = False  # something, since it was last looked at
 
     _aside = 0  # bytes since the last that were of a body: lines before it, and such as there may be behind it
@@ -83,9 +83,8 @@ class Connection(HttpToolsProtocol):
     _leave: Optional[Callable[[], None]] = None  # to be called if the client goes
 
     @classmethod
-    def using(cls, **functions: Callable) -> Type[Connection]:
-        """Connections with a `refusal` and, maybe, a `translate`."""
-        return type(cls.__name__, (cls,), {name: staticmethod(function) for name, function in functions.items()})
+    def using(cls, refusal: Callable[[], Optional[bytes]], translate: Translate) -> Type[Connection]:
+        return type(cls.__name__, (cls,), {"refusal": staticmethod(refusal), "translate": staticmethod(translate)})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, Joined(transport, self.loop)))
@@ -171,8 +170,8 @@ class Connection(HttpToolsProtocol):
             self.on_response_complete()
 
         before, self.cycle = self.cycle, cast(RequestResponseCycle, exchange)
-        content_type = next((value for name, value in self.headers if name == b"content-type"), b"")
-        leave = self.translate(self.client[0] if self.client else "", content_type.decode("latin-1"), body, reply)
+        first = dict(reversed(self.headers))  # of each name
+        leave = self.translate(self.client[0] if self.client else "", first, body, reply)
         if leave is None:
             self.cycle = before
         elif not exchange.response_complete:

@@ -46,7 +46,7 @@ def serve(options: ServeOptions) -> None:
             forwarded_allow_ips=options.trusted_proxy,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=DRAINING,
-            http=Connection.using(refusal=lambda: service.refusal(HEADERS), **service.short_ways()),
+            http=Connection.using(lambda: service.refusal(HEADERS), service.translate_whole),
             ws="none",
             lifespan="off",
         )

@@ -169,6 +169,28 @@ def test_http_as_it_should_not_be(server: Server) -> None:
     assert options.startswith(b"HTTP/1.1 405 ") and b"allow: POST\r\n" in options
 
 
+def test_a_request_in_pieces_is_answered_like_a_whole_one(server: Server) -> None:
+    """Which does not go through ASGI."""
+    body = b'{"q": "w1 w2. w3", "source": "xx", "target": "yy", "alternatives": 1, "scores": true}'
+    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n"
+    for kind, content in ((b"application/json", body), (b"application/json", b"{"), (b"", b"q=w1&source=xx&target=yy")):
+        lines = head % len(content) + b"Content-Type: %s\r\n" % kind
+        answers = []
+        for last in (b"\r\n" + content[:1], b"Origin: https://b.example\r\n\r\n" + content[:1]):
+            for pieces in ([lines + last + content[1:]], [lines + last, content[1:]]):
+                with socket.create_connection(("127.0.0.1", server.port)) as connection:
+                    for piece in pieces:
+                        connection.sendall(piece)
+                        time.sleep(0.05)
+                    received = connection.recv(10_000)
+                    connection.sendall(head % 1 + b"Connection: close\r\n\r\n{")
+                    assert connection.recv(1000).startswith(b"HTTP/1.1 400 ")
+                names = {line.partition(b":")[0] for line in received.partition(b"\r\n\r\n")[0].splitlines()[1:]}
+                answers.append((received.splitlines()[0], names - {b"vary"}, received.partition(b"\r\n\r\n")[2]))
+        assert all(answer == answers[0] for answer in answers)
+        assert {b"date", b"cache-control", b"x-frame-options"} <= answers[0][1]
+
+
 def test_other_paths_and_methods(server: Server) -> None:
     assert server.ask("/nothing")[:2] == (404, {"error": "Not Found"})
     assert server.ask("/translate")[:2] == (405, {"error": "Method Not Allowed"})
@@ -260,7 +282,10 @@ def test_clients_that_go_or_dawdle_do_no_harm(server: Server) -> None:
     deadline = time.monotonic() + 10
     while "tg_waiting_sentences 0.0" not in server.ask("/metrics")[1] and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert "tg_waiting_sentences 0.0" in server.ask("/metrics")[1]
+    metrics = server.ask("/metrics")[1]
+    assert "tg_waiting_sentences 0.0" in metrics
+    # the ten that left with a request, and the ten that left within one
+    assert "tg_clients_gone_total 20.0" in metrics
 
 
 def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp_path: Path) -> None:

@@ -11,10 +11,12 @@ from collections import Counter
 from html import unescape
 from pathlib import Path
 from typing import Any, List, Optional, Sequence, Tuple
+from unittest.mock import Mock
 from urllib.parse import urlencode
 
 import numpy as np
 import pytest
+import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,11 +28,12 @@ from fairseq_tg.serve.drafts import Draft
 from fairseq_tg.serve.forms import parse_fields, read_translation
 from fairseq_tg.serve.keys import Keys
 from fairseq_tg.serve.markup import _parts
-from fairseq_tg.serve.options import Batching, Limits
+from fairseq_tg.serve.options import Batching, Limits, ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import MOST_ADDRESSES, Rates
 from fairseq_tg.serve.refusals import Refusal
 from fairseq_tg.serve.sentences import halves, split_text
+from fairseq_tg.serve.server import KEEP_ALIVE, _Server
 from fairseq_tg.serve.tags import is_closing, is_opening, tag_name
 
 # Sentences and HTML
@@ -369,6 +372,19 @@ def test_a_full_queue_refuses_at_once_and_gone_clients_make_room() -> None:
     assert sum(batch.count("a") for batch in work.batches) <= 4  # one batch had begun
 
 
+def test_a_thread_goes_on_while_the_event_loop_is_at_something_else() -> None:
+    work = Slow()
+
+    async def scenario(batcher: Batcher) -> None:
+        order = batcher.order(work, ["a"] * 12)
+        time.sleep(1)  # nothing is taken from the thread, and nothing given to it
+        assert len(work.batches) == 3
+        await order.done
+        assert order.results == ["A"] * 12
+
+    run_batches(scenario, patience=0.0)
+
+
 def test_threads_that_translate_give_way_to_the_event_loop() -> None:
     priorities = []
 
@@ -413,3 +429,16 @@ def test_a_batch_that_fails_fails_its_own_requests_alone() -> None:
 def test_what_may_be_refused_unread(head: str, whole: bool) -> None:
     assert is_whole_translation(f"POST /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode()) == whole
     assert not is_whole_translation(f"GET /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode())
+
+
+def test_a_connection_is_closed_after_a_time_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not one whose requests came and were answered between two looks at it."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    silent, lively = Mock(asked=True), Mock(asked=True)
+    server = _Server(uvicorn.Config(Mock()), Mock(options=ServeOptions(models=("m",))))
+    server.server_state.connections = {silent, lively}
+    for _ in range(KEEP_ALIVE + 13):
+        server._close_slow()
+        lively.asked, now = True, now + 1
+    assert silent.transport.close.called and not lively.transport.close.called
