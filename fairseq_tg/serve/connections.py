@@ -79,7 +79,7 @@ class Connection(HttpToolsProtocol):
     _aside = 0  # bytes since the last that were of a body: lines before it, and such as there may be behind it
     _moved = False  # whether there were some of a body in what came last
     _within = False  # a request that is not read to its end
-    _held: Optional[bytes] = None  # the body of a translation, until it is known whether all of it came in one piece
+    _held: Optional[bytearray] = None  # the body of a translation, until it is known whether all of it is there
     _leave: Optional[Callable[[], None]] = None  # to be called if the client goes
 
     @classmethod
@@ -104,7 +104,7 @@ class Connection(HttpToolsProtocol):
                 return
         self._moved = False
         super().data_received(data)
-        if self._held is not None:
+        if not self.transport.is_closing():
             self._give_back()
         self._aside = 0 if self._moved else self._aside + len(data)
         if self._aside > MOST_HEAD and not self.transport.is_closing():
@@ -129,7 +129,7 @@ class Connection(HttpToolsProtocol):
             and not self.flow.write_paused
             and self._is_free()
         ):
-            self._held = b""
+            self._held = bytearray()
         else:
             super().on_headers_complete()
 
@@ -142,18 +142,18 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._within, self.asked = False, True
-        if self._held is not None and self._translate(self._held):
+        if self._held is not None and self._translate(bytes(self._held)):
             self._held = None
-            return
-        self._give_back()
-        super().on_message_complete()
+        else:
+            self._give_back()
+            super().on_message_complete()
 
     def _give_back(self) -> None:
-        """Leave to ASGI what is held."""
+        """Leave to ASGI what is held, if something is."""
         body, self._held = self._held, None
         if body is not None:
             super().on_headers_complete()
-            super().on_body(body)
+            super().on_body(bytes(body))
 
     def _translate(self, body: bytes) -> bool:
         exchange = Exchange()
