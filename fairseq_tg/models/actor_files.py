@@ -17,8 +17,9 @@ from fairseq_tg.actor_format import FORMAT, METADATA_KEY, ActorFileError, read_t
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_lookups, split_tensors
-from fairseq_tg.models.base import AVERAGING, FAMILY_PREFIX, ActorModel, Base, other_base, recorded_base
+from fairseq_tg.models.base import ActorModel
 from fairseq_tg.models.config import ActorConfig
+from fairseq_tg.models.record import AVERAGING, FAMILY_PREFIX, Base, other_base, recorded_base
 
 SUFFIX = ".safetensors"
 #: Options of the model that say what its actors are

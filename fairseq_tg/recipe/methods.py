@@ -18,7 +18,7 @@ from fairseq_tg.evaluation.scores import Scores, score_systems
 from fairseq_tg.evaluation.subset import Subset
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
-from fairseq_tg.models.base import Base
+from fairseq_tg.models.record import Base
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash, hash_originals
 from fairseq_tg.recipe.options import Ablation, Training
 from fairseq_tg.recipe.training import count_updates, train

@@ -18,7 +18,7 @@ from fairseq_tg.corpus.directory import hash_file
 from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.files import replacing
 from fairseq_tg.loading.checkpoints import load_checkpoint
-from fairseq_tg.models.base import Base
+from fairseq_tg.models.record import Base
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
 from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.options import AUTO, TRIED, Recipe, Training

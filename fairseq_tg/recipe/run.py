@@ -17,8 +17,9 @@ from fairseq_tg.evaluation.report import make_report
 from fairseq_tg.evaluation.subset import read_subsets
 from fairseq_tg.files import make_directory
 from fairseq_tg.languages import LanguageOptions
-from fairseq_tg.models.base import ActorModel, Base, has_places, no_place, read_base
+from fairseq_tg.models.base import ActorModel, has_places, no_place
 from fairseq_tg.models.families import FAMILIES
+from fairseq_tg.models.record import Base, read_base
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.lengths import check_words, with_objective, with_tokenizer
 from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, ROUNDS, TRIED, R, Recipe

@@ -12,7 +12,7 @@ from fairseq_tg.corpus.directory import CorpusDirectory, hash_file
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import load_checkpoint
-from fairseq_tg.models.base import read_base
+from fairseq_tg.models.record import read_base
 from fairseq_tg.recipe import rounds
 from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.options import AUTO, Recipe, Refinement, Training

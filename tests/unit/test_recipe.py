@@ -14,7 +14,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import without_extras
-from fairseq_tg.models.base import read_base
+from fairseq_tg.models.record import read_base
 from fairseq_tg.recipe import training
 from fairseq_tg.recipe.ablation import OBJECTIVES, Cell, cells
 from fairseq_tg.recipe.options import Ablation, Training

@@ -31,7 +31,7 @@ from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint
 from fairseq_tg.loading.data_only import load_data
 from fairseq_tg.locks import take_lock
 from fairseq_tg.models.actor_files import average_actors, export_actor, read_actor_file, write_actor_file
-from fairseq_tg.models.base import read_base
+from fairseq_tg.models.record import read_base
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import architecture_flags
 from tests.conftest import Workspace, run_forked, run_tg
