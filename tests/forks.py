@@ -75,7 +75,9 @@ def _take_place(stdin: int, stdout: int, stderr: int, cwd: Any, environment: Opt
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 and int(name) != nothing and os.path.exists(f"/proc/self/fd/{name}"):
             os.dup2(nothing, int(name))  # and not closed: whoever has it would close another file of that number
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
+    # (which a fork of a fork lets go of: the files stay open then)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -28,6 +28,7 @@ from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.corpus.sources import ChangedSources, asks_for_changes, source_changes
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
+from fairseq_tg.loading.splits import indexable
 from fairseq_tg.objectives import Objective, get_objective
 from fairseq_tg.text import Words
 
@@ -161,13 +162,13 @@ class CorpusRun:
 
     def _count_words(self, dataset: Any) -> None:
         """Find out how the words of every pair's targets are counted, and score by that."""
-        tokenizers, first = [], 0
+        tokenizers, first, targets = [], 0, indexable(dataset.tgt)
         for pair in self._pairs(dataset):
 
             def text(index: int, first: int = first) -> str:
-                return self.to_text(dataset.tgt[first + index].tolist(), True)
+                return self.to_text(targets[first + index].tolist(), True)
 
-            sentences = 0 if dataset.tgt is None else pair.sentences
+            sentences = 0 if targets is None else pair.sentences
             tokenizers.append(self.task.count_words_by(pair.target, text, sentences))
             first += pair.sentences
         self.objectives = [get_objective(self.cfg.objective, tokenizer) for tokenizer in tokenizers]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig, ActorCrossEntropyCriterion
 from fairseq_tg.criterions.own_output import OwnOutput
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.splits import indexable
 from fairseq_tg.objectives import Objective, get_objective, score_hypothesis
 from fairseq_tg.text import Words
 from fairseq_tg.tokenizers import USUAL
@@ -79,7 +80,7 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
     @cached_property
     def objective(self) -> Objective:
         """In words as the training's targets have them."""
-        dataset = self.task.dataset(self.task.cfg.train_subset)
+        dataset = indexable(self.task.dataset(self.task.cfg.train_subset))
 
         def text(index: int) -> str:
             return self.words(dataset[index]["target"].tolist(), True)

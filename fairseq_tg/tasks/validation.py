@@ -15,6 +15,7 @@ from sacrebleu.metrics import BLEU
 from torch import Tensor
 
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.splits import indexable
 from fairseq_tg.tokenizers import FLAG, NONE, USUAL, all_usual, divide_any, load_tokenizer
 
 #: What fairseq's validations write for an unknown word of a translation and of a reference, and all else
@@ -127,7 +128,7 @@ class Scoring(TranslationTask):
     def _tokenizer(self, split: str, to_text: Callable[[str], str]) -> Optional[str]:
         """What words of a split's targets are counted by; None if these are of several languages."""
         languages = {target for _, target in self.task.pairs}
-        dataset = self.task.datasets[split]
+        dataset = indexable(self.task.datasets[split])
 
         def text(index: int) -> str:
             item = dataset[index]
