@@ -23,6 +23,8 @@ for seed in 1 2 3; do
 done
 fairseq-tg report --data bin --base transformer.pt --actor round-1/checkpoint_last.pt --actor round-2/checkpoint_last.pt \
     --actor round-3/checkpoint_last.pt --subset test,test1,test2 --out report-round-2
+# The same in one command, which also trains on the chosen translations alone, and keeps the best by validation
+fairseq-tg run --data bin --base transformer.pt --out work --subset test,test1,test2
 # The earlier rounds'
 fairseq-generate bin --user-dir fairseq_tg --task tg_translation --path transformer.pt --gen-subset train --beam 35 --batch-size 16 \
     --kbest-dir pseudo35 --kbest-jsonl --kbest-engine ctranslate2 --objective sbleu+2 --num-workers 0 --cpu
