@@ -263,7 +263,7 @@ class Engine:
             sources: token ids of each sentence, ending with eos.
             limits: the most tokens of each translation, eos not counted.
             settings: what to search for.
-            threads: how many share each product.
+            threads: each searches some of the sentences; where these are few, they share each product.
             prefixes: the first tokens of each translation, a row each, with pad where there is no more.
             scores: greedy search is faster without.
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import os
 import pickle
 import re
 import zipfile
 from argparse import Namespace
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 from fairseq import checkpoint_utils
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from fairseq_tg.actor_format import is_of_actor
 from fairseq_tg.errors import UserError
+from fairseq_tg.files import parse_json
 from fairseq_tg.loading.arrays import ARRAYS
 from fairseq_tg.loading.data_only import allow, is_archive, load_data, read_data_only_in
 from fairseq_tg.loading.one_copy import one_copy, tensors_are_taken
@@ -55,13 +57,15 @@ _ARITHMETIC = (
 )
 
 
-def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
+def load_checkpoint(
+    path: str, arg_overrides: Optional[Mapping[str, Any]] = None, load_on_all_ranks: bool = False
+) -> Dict[str, Any]:
     """fairseq's ``load_checkpoint_to_cpu``, which refuses in one line what is no checkpoint or asks for code."""
     if not os.path.isfile(path):
         raise UserError(f"no checkpoint at '{path}': give the path of a fairseq checkpoint (.pt)")
     try:
         _check_records(path)
-        state = _fairseq_load_checkpoint_to_cpu(path, *args, **kwargs)
+        state = _fairseq_load_checkpoint_to_cpu(path, arg_overrides, load_on_all_ranks)
     except pickle.UnpicklingError as error:
         asked = re.search(r"(?:GLOBAL|function|class) ([\w.]+)", str(error))
         if asked is None:
@@ -81,10 +85,24 @@ def load_checkpoint(path: str, *args: Any, **kwargs: Any) -> Dict[str, Any]:
         refuse_code(state["cfg"], path)
     except OmegaConfBaseException as error:  # a value that names another which is not there
         raise _not_a_checkpoint(path, error) from None
+    _override_base(state["cfg"]["model"], arg_overrides or {})
     state["model"] = without_extras(state["model"])
     if tensors_are_taken():
         state["model"] = one_copy(state["model"])
     return state
+
+
+def _override_base(model: Any, overrides: Mapping[str, Any]) -> None:
+    """Let --model-overrides change what a tg checkpoint records of its base's options, which fairseq does not see."""
+    if not overrides or "base_record" not in (model or {}) or not model.base_record:
+        return
+    try:
+        record = parse_json(model.base_record)
+        options = record["options"]
+        options.update({name: value for name, value in overrides.items() if name in options})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return  # a damaged record is said to be one where it is read
+    model.base_record = json.dumps(record, sort_keys=True)
 
 
 def _check_records(path: str) -> None:

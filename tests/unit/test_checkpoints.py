@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 import torch
 from fairseq import checkpoint_utils
+from fairseq.modules import FairseqDropout
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code
+from tests.conftest import REPO
+
+FIXTURES = REPO / "tests" / "fixtures" / "fairseq-0.12.3"
 
 
 class Asks:
@@ -121,3 +125,15 @@ def test_fingerprint_sees_names_types_shapes_and_bytes():
         {"a": tensors["a"], "b": tensors["b"], "cc": tensors["c"]},
     ]
     assert len({fingerprint(t) for t in [tensors, *others]}) == 6
+
+
+def dropouts(path, workspace, **overrides):
+    decoder = checkpoint_utils.load_model_ensemble([path], overrides, workspace.task())[0][0].decoder
+    return {module.p for module in decoder.modules() if isinstance(module, FairseqDropout)}
+
+
+@pytest.mark.parametrize("family", ["transformer", "lstm", "fconv"])
+def test_overrides_reach_the_base_of_a_tg_checkpoint(workspace, family):
+    path = str(FIXTURES / f"tg_{family}.pt")
+    assert 0.375 not in dropouts(path, workspace)
+    assert 0.375 in dropouts(path, workspace, dropout=0.375, decoder_dropout_out=0.375, unknown=1)

@@ -22,7 +22,7 @@ from safetensors import safe_open
 from fairseq_tg.actors import ACTORS
 from fairseq_tg.compiled import InputError, Translator, model_file
 from fairseq_tg.compiled.compile import compile_model, read_subword_model
-from fairseq_tg.compiled.engine import Engine, sinusoidal_positions
+from fairseq_tg.compiled.engine import Engine, SearchSettings, sinusoidal_positions
 from fairseq_tg.compiled.extract import extract, unsupported
 from fairseq_tg.compiled.layout import ACTIVATIONS, Layout
 from fairseq_tg.compiled.layout import ACTORS as COMPILED_ACTORS
@@ -106,6 +106,24 @@ def test_large_products_are_shared_among_threads(workspace: Workspace) -> None:
         one, two = (engine.translate(sources, [10] * 20, threads=n, scores=True) for n in (1, 2))
         assert one == two
         assert len({tuple(tokens) for tokens in one[0]}) > 10
+        # A sentence by itself: all threads take part in its products
+        assert engine.translate(sources[:1], [10], threads=2, scores=True)[0] == one[0][:1]
+
+
+@pytest.mark.parametrize("base", ["transformer", "lstm", "fconv"])
+def test_threads_share_the_sentences_of_a_batch(workspace: Workspace, base: str) -> None:
+    """However many there are of both, and whatever is asked for: prefixes, scores, several hypotheses."""
+    layout, tensors = extract(stir(workspace.actor_model(base), 0.5))
+    engine, generator = Engine(layout, tensors), random.Random(3)
+    for count in (2, 3, 7, 16):
+        sources = random_sources(layout, count, generator.choice([2, 30]))
+        limits = [generator.randrange(12) for _ in sources]
+        prefixes = np.array([[generator.choice([layout.pad, 5, 6]), layout.pad] for _ in sources], dtype=np.int32)
+        for beam, nbest, forced in ((1, 1, None), (3, 2, None), (3, 3, prefixes), (1, 1, prefixes)):
+            wanted = SearchSettings(beam=beam, nbest=nbest, min_length=2)
+            alone = engine.search(sources, limits, wanted, 1, forced)
+            for threads in (2, 3, 8):
+                assert engine.search(sources, limits, wanted, threads, forced) == alone
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -1,4 +1,4 @@
-"""What an attacker may send to be made words of a command, an archive, or the place of a file: beside test_security."""
+"""What an attacker may send to be made words of a command, an archive or a place of files: see test_hostile_files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import architecture_flags
 from tests.conftest import Workspace, run_forked, run_tg
 from tests.integration.corpora import build
-from tests.unit.test_security import MARK, harmless_state
+from tests.unit.test_hostile_checkpoints import MARK, harmless_state
 
 CODE = f"__import__('os').system('touch {MARK}')"
 

@@ -1,6 +1,9 @@
 // What Python calls (fairseq_tg/compiled/engine.py). Any number of threads may translate with one model at once.
 #pragma once
 
+#include <atomic>
+#include <thread>
+
 #include "fconv.h"
 #include "forced.h"
 #include "lstm.h"
@@ -42,6 +45,46 @@ struct Model {
     return {tensors.integer("vocabulary"), tensors.integer("pad"), tensors.integer("eos"), tensors.integer("unk")};
   }
 };
+
+// Sentences from `first` to `end` of a batch, whose tokens begin at `token`
+struct Share {
+  int first, end;
+  size_t token;
+  Request of(const Request& all) const {
+    Request request = all;
+    request.tokens += token;
+    request.lengths += first;
+    request.limits += first;
+    if (request.prefix) request.prefix += static_cast<size_t>(first) * all.prefix_length;
+    request.batch = end - first;
+    return request;
+  }
+  Results of(const Results& all, int nbest) const {
+    const size_t hypotheses = static_cast<size_t>(first) * nbest, tokens = hypotheses * all.stride;
+    return {all.tokens + tokens, all.lengths + hypotheses, all.scores ? all.scores + hypotheses : nullptr,
+            all.positional ? all.positional + tokens : nullptr, all.stride};
+  }
+};
+
+// What each thread searches by itself, waiting for no other: neighbours, of about as many tokens. Where the weights are
+// more than a processor's caches hold, reading them for a few rows is what takes time: then all threads take part in
+// every product.
+inline std::vector<Share> shares(const Request& request, int threads, size_t weights) {
+  constexpr size_t cached = size_t{16} << 20;
+  const int64_t rows = static_cast<int64_t>(request.batch) * request.beam, least = weights > cached ? 16 : 1;
+  const int count = request.batch >= threads && rows >= least * threads ? threads : 1;
+  size_t tokens = 0, before = 0;
+  for (int b = 0; b < request.batch; ++b) tokens += request.lengths[b];
+  std::vector<Share> found{{0, 0, 0}};
+  for (int b = 0; b < request.batch; ++b) {
+    const int begun = static_cast<int>(found.size());
+    const bool full = before * count >= tokens * begun, needed = request.batch - b <= count - begun;
+    if (begun < count && b > found.back().first && (full || needed)) found.push_back({b, b, before});
+    found.back().end = b + 1;
+    before += request.lengths[b];
+  }
+  return found;
+}
 
 // Runs f; 0 if it ended well, 1 if not, which is when there is not enough memory. No exception may reach the caller.
 template <class F>
@@ -144,12 +187,31 @@ const char* tg_connect(tg::Model* model) {
 }
 
 int tg_search(const tg::Model* model, const tg::Request* request, int threads, const tg::Results* results) {
-  return tg::guarded([&] {
-    auto decoder = model->family->decoder(threads);
-    decoder->acting().enabled = !request->base;
-    const tg::Shortlist none;
-    tg::Search(model->words(), request->all ? none : model->shortlist(), *request, *results).run(*decoder);
+  const tg::Shortlist none;
+  const auto search = [&](const tg::Request& wanted, const tg::Results& found, int helping) {
+    return tg::guarded([&] {
+      auto decoder = model->family->decoder(helping);
+      decoder->acting().enabled = !request->base;
+      tg::Search(model->words(), request->all ? none : model->shortlist(), wanted, found).run(*decoder);
+    });
+  };
+  std::vector<tg::Share> shares;
+  if (tg::guarded([&] { shares = tg::shares(*request, threads, model->tensors.weights()); })) return 1;
+  if (shares.size() < 2) return search(*request, *results, threads);
+  std::atomic<int> failed{0};
+  const auto search_share = [&](size_t i) {
+    failed |= search(shares[i].of(*request), shares[i].of(*results, request->nbest), 1);
+  };
+  // Not OpenMP's threads: these wait for work in vain, and are lost to a process that forks
+  std::vector<std::thread> helpers;
+  size_t begun = 1;
+  tg::guarded([&] {
+    for (; begun < shares.size(); ++begun) helpers.emplace_back(search_share, begun);
   });
+  search_share(0);
+  for (; begun < shares.size(); ++begun) search_share(begun);  // for which there was no thread
+  for (auto& helper : helpers) helper.join();
+  return failed;
 }
 
 // What happens on the way to a given translation

@@ -47,6 +47,12 @@ struct Tensors {
     const float* const* found = find(&Tensors::tables, name);
     return found ? *found : nullptr;
   }
+  // About how many bytes of them a step reads
+  size_t weights() const {
+    size_t bytes = 0;
+    for (const auto& [name, m] : matrices) bytes += m.weights.size() * sizeof(float) + m.quantized.size();
+    return std::max(bytes, base ? base->weights() : 0);
+  }
 
  private:
   template <class T>
