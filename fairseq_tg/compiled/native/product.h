@@ -247,12 +247,15 @@ template <int M, int N>
 TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const int8_t* w, size_t panel,
                          const float* scales, const float* bias, float* y, int ldy, Tile tile) {
   VI sums[M][N][kVectors];
-  for (int r = 0; r < M; ++r)
+  const int16_t* rows[M];
+  for (int r = 0; r < M; ++r) {
+    rows[r] = x + static_cast<size_t>(r) * ldx;
     for (int n = 0; n < N; ++n)
       for (int i = 0; i < kVectors; ++i) {
         const int live = n + 1 < N ? kLanes : tile.live - i * kLanes;
         sums[r][n][i] = tile.first ? VI{} : fetch<VI>(y + static_cast<size_t>(r) * ldy + n * kPanel + i * kLanes, live);
       }
+  }
   for (int c = tile.begin; c < tile.end; ++c) {
     const int8_t* at = w + static_cast<size_t>(c) * kPanel * 2;
 #if defined(__AVX512F__)
@@ -261,7 +264,7 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
       weights[n] = _mm512_cvtepi8_epi16(_mm256_load_si256(reinterpret_cast<const __m256i*>(at + n * panel)));
     for (int r = 0; r < M; ++r) {
       int32_t pair;
-      std::memcpy(&pair, x + static_cast<size_t>(r) * ldx + c * 2, sizeof pair);
+      std::memcpy(&pair, rows[r] + c * 2, sizeof pair);
       const __m512i v = _mm512_set1_epi32(pair);
       for (int n = 0; n < N; ++n)
         sums[r][n][0] =
@@ -274,7 +277,7 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
         weights[n][i] = _mm256_cvtepi8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(at + n * panel) + i));
     for (int r = 0; r < M; ++r) {
       int32_t pair;
-      std::memcpy(&pair, x + static_cast<size_t>(r) * ldx + c * 2, sizeof pair);
+      std::memcpy(&pair, rows[r] + c * 2, sizeof pair);
       const __m256i v = _mm256_set1_epi32(pair);
       for (int n = 0; n < N; ++n)
         for (int i = 0; i < 2; ++i) sums[r][n][i] += reinterpret_cast<VI>(_mm256_madd_epi16(v, weights[n][i]));
@@ -289,7 +292,7 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
       }
     for (int r = 0; r < M; ++r) {
       int32_t pair;
-      std::memcpy(&pair, x + static_cast<size_t>(r) * ldx + c * 2, sizeof pair);
+      std::memcpy(&pair, rows[r] + c * 2, sizeof pair);
       const __m128i v = _mm_set1_epi32(pair);
       for (int n = 0; n < N; ++n)
         for (int i = 0; i < 2; ++i) {
@@ -305,7 +308,7 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
       const int16x8_t even[2] = {vmovl_s8(vget_low_s8(both.val[0])), vmovl_s8(vget_high_s8(both.val[0]))};
       const int16x8_t odd[2] = {vmovl_s8(vget_low_s8(both.val[1])), vmovl_s8(vget_high_s8(both.val[1]))};
       for (int r = 0; r < M; ++r) {
-        const int16_t a = x[static_cast<size_t>(r) * ldx + c * 2], b = x[static_cast<size_t>(r) * ldx + c * 2 + 1];
+        const int16_t a = rows[r][c * 2], b = rows[r][c * 2 + 1];
         for (int i = 0; i < 2; ++i) {
           int32x4_t half[2];
           std::memcpy(half, &sums[r][n][i], sizeof half);
@@ -326,7 +329,7 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
         weights[n][i][1] = __builtin_convertvector(__builtin_shufflevector(both, both, 1, 3, 5, 7, 9, 11, 13, 15), VI);
       }
     for (int r = 0; r < M; ++r) {
-      const int32_t a = x[static_cast<size_t>(r) * ldx + c * 2], b = x[static_cast<size_t>(r) * ldx + c * 2 + 1];
+      const int32_t a = rows[r][c * 2], b = rows[r][c * 2 + 1];
       for (int n = 0; n < N; ++n)
         for (int i = 0; i < kVectors; ++i) sums[r][n][i] += a * weights[n][i][0] + b * weights[n][i][1];
     }
