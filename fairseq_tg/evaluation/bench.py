@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from sacrebleu.metrics import BLEU
 
 from fairseq_tg.corpus.engines import import_ctranslate2
+from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import by_length
 from fairseq_tg.evaluation.lineup import PRECISIONS, Lineup, label_actors
 from fairseq_tg.evaluation.machine import Bound, Machine, bound, measure_machine
@@ -113,28 +114,30 @@ def run(options: BenchOptions) -> Result:
 def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path, say: Progress) -> Lineup:
     """The systems for what the user has."""
     lineup = Lineup(load, options.data, options.threads, options.max_len_b, options.languages)
-    lineup.add("fairseq greedy", "fairseq", options.base)
-    lineup.add("fairseq beam 4", "fairseq", options.base, 4)
-    lineup.add("fast greedy base", "fast", options.base)
-    lineup.add("fast beam 4 base", "fast", options.base, 4)
-    compilable = lineup.can_compile(options.base)
-    if compilable:
-        say(f"compiling {options.base}")
-        lineup.add_compiled("base", options.base, out)
-    for label, path in {**actors, **({"cont.": options.cont} if options.cont else {})}.items():
-        if label != "cont.":  # which fairseq decodes as it decodes the base
-            lineup.add(f"fairseq greedy {label}", "fairseq", path)
-            lineup.add(f"fairseq beam 4 {label}", "fairseq", path, 4)
-        lineup.add(f"fast greedy {label}", "fast", path)
-        lineup.add(f"fast beam 4 {label}", "fast", path, 4)
+    compilable = "compiled" in options.engines and lineup.can_compile(options.base)
+
+    def add(label: str, path: str, engines: Sequence[str] = options.engines) -> None:
+        of_fairseq = "" if label == "base" else f" {label}"
+        for kind, name in (("fairseq", of_fairseq), ("fast", f" {label}")):
+            if kind in engines:
+                lineup.add(f"{kind} greedy{name}", kind, path)
+                lineup.add(f"{kind} beam 4{name}", kind, path, 4)
         if compilable:
             say(f"compiling {path}")
             lineup.add_compiled(label, path, out)
+
+    add("base", options.base)
+    for label, path in actors.items():
+        add(label, path)
+    if options.cont:  # which fairseq decodes as it decodes the base
+        add("cont.", options.cont, [kind for kind in options.engines if kind != "fairseq"])
     if options.peer:
         say("converting for CTranslate2")
         lineup.add_converted("", options.base, [1, 4], out)
         if options.cont:
             lineup.add_converted(" cont.", options.cont, [1], out)
+    if not lineup.systems:
+        raise UserError(f"'{options.base}' cannot be compiled: give --engines others than compiled, or leave it out")
     return lineup
 
 

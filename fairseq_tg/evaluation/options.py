@@ -9,6 +9,9 @@ from fairseq_tg.arguments import option
 from fairseq_tg.languages import LANGUAGES, LanguageOptions
 from fairseq_tg.subwords import WordOptions
 
+#: Kinds of systems that `bench` has of every model
+ENGINES = ("fairseq", "fast", "compiled")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -39,6 +42,12 @@ class BenchOptions(Evaluation):
     """Of `fairseq-tg bench`."""
 
     cont: Optional[str] = option("the whole base trained on the pseudo corpus: an ordinary checkpoint", None)
+    engines: Tuple[str, ...] = option(
+        "what is measured: fairseq's own search, the native engine in fairseq's commands (fast), and compiled files",
+        ENGINES,
+        nargs="+",
+        choices=ENGINES,
+    )
     peer: Optional[str] = option("an engine to compare with", None, choices=("ctranslate2",))
     sentences: int = option("translated one by one", 50, least=1)
     batched_sentences: int = option("translated in batches", 1000, least=1)

@@ -330,3 +330,13 @@ def test_bench_compares_what_there_is(workspace, trained, base, tmp_path):
         assert 0 < spread["low"] <= spread["median"] <= spread["high"]
     assert (tmp_path / "bench.txt").read_text() in printed
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("forked_probes")
+def test_bench_of_some_engines(workspace, tmp_path):
+    flags = ["--data", workspace.data, "--base", workspace.bases["fconv"], "--subset", "valid", "--out", tmp_path]
+    few = ["--sentences", "1", "--batched-sentences", "2", "--turns", "1", "--max-len-b", "5"]
+    run_tg("bench", *flags, *few, "--engines", "compiled")
+    searches = ("base", "base beam 4")
+    names = {f"compiled {search} {precision}" for search in searches for precision in ("float32", "int8")}
+    assert set(json.loads((tmp_path / "bench.json").read_text())["systems"]) == names

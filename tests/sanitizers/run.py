@@ -1,9 +1,9 @@
 """Build the native engine with sanitizers and run this folder's tests under each: `make test-sanitizers`.
 
-AddressSanitizer and UndefinedBehaviorSanitizer watch everything, the engine's own OpenMP threads included.
-ThreadSanitizer watches Python threads that share an engine: libgomp is not built for it, so that every product shared
-by OpenMP's threads would look like a race. What those do in parallel is one loop whose turns write to places of their
-own (product.h); that their results are those of one thread is what the tests compare.
+AddressSanitizer and UndefinedBehaviorSanitizer watch everything, OpenMP's threads included. ThreadSanitizer watches
+Python threads that share an engine, and the threads that divide the sentences of a batch. libgomp is not built for it,
+so that every product shared by OpenMP's threads would look like a race. What those do in parallel is one loop whose
+turns write to places of their own (product.h); that their results are those of one thread is what the tests compare.
 """
 
 from __future__ import annotations

@@ -16,7 +16,16 @@ from fairseq_tg.compiled.fconv_layout import FConvLayout
 from fairseq_tg.compiled.layout import ACTORS, Layout
 from fairseq_tg.compiled.library import GENERIC, library_path
 from fairseq_tg.compiled.lstm_layout import LSTMLayout
-from tests.sanitizers.test_engine import EOS, PAD, TOLERANCE, UNK, assert_alike, random_batch, random_tensors
+from tests.sanitizers.test_engine import (
+    EOS,
+    PAD,
+    TOLERANCE,
+    UNK,
+    assert_alike,
+    random_batch,
+    random_tensors,
+    small_layout,
+)
 
 COMMON: Dict[str, Any] = {
     "vocabulary": 23, "source_vocabulary": 19, "source_positions": 12, "target_positions": 10, "pad": PAD, "eos": EOS,
@@ -125,3 +134,16 @@ def test_threads_share_an_engine(library: Path, build: Any) -> None:
     expected = [engine.search(*batch, settings) for batch in batches]
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(lambda batch: engine.search(*batch, settings), batches)) == expected
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("build", [small_layout, lstm_layout, fconv_layout])
+def test_threads_of_one_search(library: Path, build: Any, int8: bool) -> None:
+    """Each searches some of the sentences, while other searches, of as many threads, go on beside it."""
+    layout = build(actor="rnn", **({"actor_hidden": 5, "actor_layers": (0, 1)} if build is small_layout else {}))
+    engine = Engine(layout, random_tensors(layout, int8), library)
+    batches = [random_batch(layout, 9, seed) for seed in range(4)]
+    settings = SearchSettings(beam=3)
+    expected = [engine.search(*batch, settings) for batch in batches]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda batch: engine.search(*batch, settings, threads=3), batches)) == expected

@@ -24,6 +24,7 @@ struct Maps {  // several linear maps of one input, full or factored
     for (int i = 0; tensors.has_matrix(name + ".up." + std::to_string(i)); ++i)
       up.push_back(tensors.matrix(name + ".up." + std::to_string(i)));
   }
+  const Matrix*& first() { return full ? full : down; }  // that sees the input
   int outputs() const {
     if (full) return full->rows;
     int n = 0;
@@ -54,6 +55,15 @@ struct Actor {
     width = kind == kNone ? 0 : kind == kGate ? maps[0].outputs() / 2 : maps.back().outputs();
   }
   explicit operator bool() const { return kind != kNone; }
+  // From now on its first map sees h alone, and what the rest of it makes of e is to be given. Where e is a mean of
+  // rows, that is the same mean of what it makes of them.
+  void divide(Matrix& of_state, Matrix& of_context) {
+    const Matrix*& map = maps[0].first();
+    of_state = map->columns(0, width);
+    of_state.bias = map->bias;
+    of_context = map->columns(width, map->cols);
+    map = &of_state;
+  }
   // How much it remembers of a row
   int memory() const { return kind == kRecurrent ? maps[2].outputs() : 0; }
 };
@@ -67,11 +77,13 @@ class Acting {
   bool enabled = true;     // else the model is its base
   Trace* trace = nullptr;  // of a batch of one row
 
-  // For every row r: x[r] += the action on both[r] = [h, e]. `memory` is that of a recurrent actor.
-  void act(const Actor& actor, const Rows& rows, const float* both, int ld_both, float* x, int ldx, Memory& memory) {
+  // For every row r: x[r] += the action on both[r] = [h, e], or, of one that is divided, on h, with what its first map
+  // makes of e in context[r]. `memory` is that of a recurrent actor.
+  void act(const Actor& actor, const Rows& rows, const float* both, int ld_both, float* x, int ldx, Memory& memory,
+           const float* context = nullptr) {
     if (!enabled) return;
     if (trace) before_.assign(x, x + actor.width);
-    add_action(actor, rows, both, ld_both, x, ldx, memory);
+    add_action(actor, rows, both, ld_both, x, ldx, memory, context);
     if (trace) trace->acted(both, before_.data(), x, actor.width);
   }
 
@@ -80,9 +92,9 @@ class Acting {
   std::vector<float> maps_, gates_, factors_, state_, reset_, candidate_, before_;
 
   void add_action(const Actor& actor, const Rows& rows, const float* both, int ld_both, float* x, int ldx,
-                  Memory& memory) {
+                  Memory& memory, const float* context) {
     const int m = rows.count(), dim = actor.width;
-    take(actor.maps[0], both, ld_both, m, maps_);
+    take(actor.maps[0], both, ld_both, m, maps_, context);
     int width = actor.maps[0].outputs();
     if (actor.kind == kRecurrent) return act_recurrent(actor, rows, x, ldx, memory);
     for (size_t i = 1; i < actor.maps.size(); ++i) {  // the hidden layers of ff and ff2
@@ -103,14 +115,18 @@ class Acting {
     }
   }
 
-  // y = [x U_1, x U_2, ...]
-  void take(const Maps& maps, const float* x, int ldx, int m, std::vector<float>& y) {
+  // y = [x U_1, x U_2, ...], with `context` added to what the first matrix gives, if it is not null
+  void take(const Maps& maps, const float* x, int ldx, int m, std::vector<float>& y, const float* context = nullptr) {
     const int outputs = maps.outputs();
-    y.resize(std::max(y.size(), static_cast<size_t>(m) * outputs));
-    if (maps.full) return mul_(*maps.full, x, ldx, m, y.data(), outputs);
+    grow(y, static_cast<size_t>(m) * outputs);
+    const auto multiply = [&](const Matrix& matrix, std::vector<float>& to) {
+      mul_(matrix, x, ldx, m, to.data(), matrix.rows);
+      if (context) add(to.data(), context, m * matrix.rows);
+    };
+    if (maps.full) return multiply(*maps.full, y);
     const int factors = maps.down->rows;
-    factors_.resize(std::max(factors_.size(), static_cast<size_t>(m) * factors));
-    mul_(*maps.down, x, ldx, m, factors_.data(), factors);
+    grow(factors_, static_cast<size_t>(m) * factors);
+    multiply(*maps.down, factors_);
     int in = 0, out = 0;
     for (auto* up : maps.up) {
       mul_(*up, factors_.data() + in, factors, m, y.data() + out, outputs);

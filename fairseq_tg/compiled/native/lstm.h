@@ -60,6 +60,7 @@ class Lstm : public Family {
       state = tensors.matrix("decoder.attention.state");
     }
     if (tensors.has_matrix("decoder.out")) top = tensors.matrix("decoder.out");
+    if (actor) actor.divide(actor_on_state, actor_on_source);
   }
 
   std::unique_ptr<Decoder> decoder(int threads) const override;
@@ -75,7 +76,8 @@ class Lstm : public Family {
   std::vector<const Matrix*> cells;  // of the decoder: from [input, state] to gates
   // These may be null: the encoder's last states are used as they are, there is no attention, no further projection
   const Matrix *start_hidden = nullptr, *start_cell = nullptr, *source = nullptr, *state = nullptr, *top = nullptr;
-  Actor actor;
+  Actor actor;  // divided into these: e is a mean of what the encoder gives
+  Matrix actor_on_state, actor_on_source;
   std::vector<Actor> layer_actors;  // behind the decoder's layers
   bool residuals;
 };
@@ -100,6 +102,11 @@ class LstmDecoder : public Decoder {
     const int n = sources.starts.back();
     source_.resize(static_cast<size_t>(n) * 2 * hidden);
     mul(*model_.source, encoded_.data(), units, n, source_.data(), 2 * hidden);
+    if (acts()) {
+      const Matrix& to_context = model_.actor_on_source;
+      contexts_.resize(static_cast<size_t>(n) * to_context.rows);
+      mul(to_context, encoded_.data(), units, n, contexts_.data(), to_context.rows);
+    }
     int longest = 0;
     for (int b = 0; b < batch; ++b) longest = std::max(longest, sources.length(b));
     weights_.resize(longest + kLanes);
@@ -134,9 +141,11 @@ class LstmDecoder : public Decoder {
   Sources sources_;
   // A row of `states_`: what the attention gave, then every layer's output, then every layer's cells
   Memory states_, memory_;
-  std::vector<float> encoded_, source_;  // of every source token: what the encoder gives; its key and value
-  std::vector<float> input_, gates_, both_, top_, weights_;
+  // Of every source token: what the encoder gives; its key and value; what the actor's first map makes of it
+  std::vector<float> encoded_, source_, contexts_;
+  std::vector<float> input_, gates_, both_, context_, top_, weights_;
 
+  bool acts() const { return model_.actor && acting_.enabled; }
   int hidden_at(int layer) const { return (1 + layer) * model_.hidden(); }
   int cell_at(int layer) const { return (1 + model_.layers() + layer) * model_.hidden(); }
 
@@ -227,9 +236,9 @@ class LstmDecoder : public Decoder {
 
   // tanh(W [e, h]), with what the source is to e and to h worked out in `begin`; and the action after it
   void attend(const Rows& rows) {
-    const int m = rows.count(), hidden = model_.hidden(), units = model_.units();
-    const int width = (1 + 2 * model_.layers()) * hidden, at = hidden_at(model_.layers() - 1), both = hidden + units;
-    if (model_.actor) grow(both_, static_cast<size_t>(m) * both);
+    const int m = rows.count(), hidden = model_.hidden(), width = (1 + 2 * model_.layers()) * hidden;
+    const int at = hidden_at(model_.layers() - 1), acting = acts() ? model_.actor_on_source.rows : 0;
+    context_.assign(static_cast<size_t>(m) * acting, 0.f);
     mul(*model_.state, states_.now(0) + at, width, m, states_.now(0), width);
     for (int r = 0; r < m; ++r) {
       const int start = sources_.starts[rows.sentence[r]], n = sources_.length(rows.sentence[r]);
@@ -240,14 +249,10 @@ class LstmDecoder : public Decoder {
       if (acting_.trace) acting_.trace->attended(weights_.data(), n);
       mix(weights_.data(), keys + hidden, 2 * hidden, n, hidden, out);
       map(out, hidden, [](V v) { return tanh(v); });
-      if (model_.actor) {
-        float* h = row(both_, r, both);
-        std::memcpy(h, out + at, hidden * sizeof(float));
-        std::fill(h + hidden, h + both, 0.f);
-        mix(weights_.data(), row(encoded_, start, units), units, n, units, h + hidden);
-      }
+      if (acting) mix(weights_.data(), row(contexts_, start, acting), acting, n, acting, row(context_, r, acting));
     }
-    if (model_.actor) acting_.act(model_.actor, rows, both_.data(), both, states_.now(0), width, memory_);
+    if (acting)
+      acting_.act(model_.actor, rows, states_.now(0) + at, width, states_.now(0), width, memory_, context_.data());
   }
 };
 
