@@ -55,15 +55,17 @@ struct Actor {
     width = kind == kNone ? 0 : kind == kGate ? maps[0].outputs() / 2 : maps.back().outputs();
   }
   explicit operator bool() const { return kind != kNone; }
-  // From now on its first map sees h alone, and what the rest of it makes of e is to be given. Where e is a mean of
-  // rows, that is the same mean of what it makes of them.
-  void divide(Matrix& of_state, Matrix& of_context) {
+  // Where e is a mean of rows, one for each source token, what the first map makes of it is the same mean of what it
+  // makes of these: that is worked out once a sentence, with `on_context`, and from now on the first map sees h alone.
+  void divide() {
     const Matrix*& map = maps[0].first();
-    of_state = map->columns(0, width);
-    of_state.bias = map->bias;
-    of_context = map->columns(width, map->cols);
-    map = &of_state;
+    Matrix left = map->columns(0, width);
+    left.bias = map->bias;
+    on_context = std::make_shared<const Matrix>(map->columns(width, map->cols));
+    on_state = std::make_shared<const Matrix>(std::move(left));
+    map = on_state.get();
   }
+  std::shared_ptr<const Matrix> on_state, on_context;  // of one that is divided
   // How much it remembers of a row
   int memory() const { return kind == kRecurrent ? maps[2].outputs() : 0; }
 };
@@ -76,6 +78,8 @@ class Acting {
 
   bool enabled = true;     // else the model is its base
   Trace* trace = nullptr;  // of a batch of one row
+
+  bool acts(const Actor& actor) const { return enabled && actor; }
 
   // For every row r: x[r] += the action on both[r] = [h, e], or, of one that is divided, on h, with what its first map
   // makes of e in context[r]. `memory` is that of a recurrent actor.

@@ -55,6 +55,7 @@ class Fconv : public Family {
         layer.keys = tensors.matrix(at + ".attention.keys");
         layer.values = tensors.matrix(at + ".attention.values");
         layer.actor = Actor(tensors, at + ".actor");
+        if (layer.actor) layer.actor.divide();  // e is a mean of `contexts_`
       }
       layer.conv_actor = Actor(tensors, at + ".conv.actor", kGate);
       found.push_back(std::move(layer));
@@ -72,6 +73,7 @@ class FconvDecoder : public Decoder {
         inputs_(model.decoders.size()),
         keys_(model.decoders.size()),
         values_(model.decoders.size()),
+        acting_contexts_(model.decoders.size()),
         memories_(model.decoders.size()) {}
 
   void begin(const Sources& sources) override {
@@ -80,7 +82,7 @@ class FconvDecoder : public Decoder {
     encode();
     longest_ = 0;
     for (int b = 0; b < sources.count(); ++b) longest_ = std::max(longest_, sources.length(b));
-    weights_.resize(longest_ + kLanes);
+    weights_.resize(static_cast<size_t>(kTogether) * (longest_ + kLanes));
     for (size_t i = 0; i < model_.decoders.size(); ++i) {
       const Fconv::Layer& layer = model_.decoders[i];
       inputs_[i].resize(layer.width);
@@ -91,6 +93,10 @@ class FconvDecoder : public Decoder {
       values_[i].resize(static_cast<size_t>(n) * channels);
       mul(*layer.values, contexts_.data(), dim, n, values_[i].data(), channels);
       memories_[i].begin(sources.count(), layer.actor.memory());
+      if (!acting_.acts(layer.actor)) continue;
+      const Matrix& on_context = *layer.actor.on_context;
+      acting_contexts_[i].resize(static_cast<size_t>(n) * on_context.rows);
+      mul(on_context, contexts_.data(), dim, n, acting_contexts_[i].data(), on_context.rows);
     }
   }
 
@@ -142,12 +148,13 @@ class FconvDecoder : public Decoder {
   Sources sources_;
   Ancestors ancestors_;
   int longest_ = 0;  // of the sources
-  // Of every source token: what the encoder gives, what a context is made of; of every attention its keys and values
+  // Of every source token: what the encoder gives, what a context is made of; of every attention its keys and values,
+  // and what its actor's first map makes of a context
   std::vector<float> encoded_, contexts_;
   std::vector<std::vector<std::vector<float>>> inputs_;  // of every convolution at its last steps, by step modulo width
-  std::vector<std::vector<float>> keys_, values_;
+  std::vector<std::vector<float>> keys_, values_, acting_contexts_;
   std::vector<Memory> memories_;  // of recurrent actors
-  std::vector<float> embedded_, compared_, window_, gates_, glu_, residual_, both_, top_, out_, weights_;
+  std::vector<float> embedded_, compared_, window_, gates_, glu_, residual_, both_, context_, top_, out_, weights_;
 
   // The inputs of a convolution at a step: m rows
   float* input(int layer, int step, int m) {
@@ -259,28 +266,32 @@ class FconvDecoder : public Decoder {
   // glu_ to state, both m rows: x sqrt(1/2) and what the source answers it; and the action after it
   void attend(int index, const Rows& rows, float* state) {
     const Fconv::Layer& layer = model_.decoders[index];
-    const int m = rows.count(), channels = layer.outputs(), dim = model_.embedding->dim, both = channels + dim;
-    if (layer.actor) grow(both_, static_cast<size_t>(m) * both);
-    for (int r = 0; r < m; ++r) {
+    const int m = rows.count(), channels = layer.outputs();
+    const int acting = acting_.acts(layer.actor) ? layer.actor.on_context->rows : 0;
+    context_.assign(static_cast<size_t>(m) * acting, 0.f);
+    for (int r = 0, count; r < m; r += count) {
+      count = neighbours(rows.sentence, r);
       const int start = sources_.starts[rows.sentence[r]], n = sources_.length(rows.sentence[r]);
-      const float *x = row(glu_, r, channels), *keys = row(keys_[index], start, channels + 1);
-      const float* embedding = row(compared_, r, longest_);
-      float *weights = weights_.data(), *out = state + static_cast<size_t>(r) * channels;
-      compare(x, keys, channels + 1, n, channels, weights);
-      for (int t = 0; t < n; ++t) weights[t] += embedding[t] + keys[static_cast<size_t>(t + 1) * (channels + 1) - 1];
-      softmax(weights, n);
-      if (acting_.trace) acting_.trace->attended(weights, n);
-      std::memcpy(out, x, channels * sizeof(float));
-      map(out, channels, [](V v) { return v * splat(kHalf); });
-      mix(weights, row(values_[index], start, channels), channels, n, channels, out);
-      if (layer.actor) {
-        float* h = row(both_, r, both);
-        std::memcpy(h, x, channels * sizeof(float));
-        std::fill(h + channels, h + both, 0.f);
-        mix(weights, row(contexts_, start, dim), dim, n, dim, h + channels);
+      const int room = static_cast<int>(weights_.size()) / kTogether;
+      const float* keys = row(keys_[index], start, channels + 1);
+      float* out = state + static_cast<size_t>(r) * channels;
+      for (int i = 0; i < count; ++i) {
+        const float *x = row(glu_, r + i, channels), *embedding = row(compared_, r + i, longest_);
+        float *weights = row(weights_, i, room), *to = out + static_cast<size_t>(i) * channels;
+        compare(x, keys, channels + 1, n, channels, weights);
+        for (int t = 0; t < n; ++t) weights[t] += embedding[t] + keys[static_cast<size_t>(t + 1) * (channels + 1) - 1];
+        softmax(weights, n);
+        if (acting_.trace) acting_.trace->attended(weights, n);
+        std::memcpy(to, x, channels * sizeof(float));
+        map(to, channels, [](V v) { return v * splat(kHalf); });
       }
+      mix(count, weights_.data(), room, row(values_[index], start, channels), channels, n, channels, out, channels);
+      if (acting)
+        mix(count, weights_.data(), room, row(acting_contexts_[index], start, acting), acting, n, acting,
+            row(context_, r, acting), acting);
     }
-    if (layer.actor) acting_.act(layer.actor, rows, both_.data(), both, state, channels, memories_[index]);
+    if (acting)
+      acting_.act(layer.actor, rows, glu_.data(), channels, state, channels, memories_[index], context_.data());
   }
 };
 

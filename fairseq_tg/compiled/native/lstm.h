@@ -60,7 +60,7 @@ class Lstm : public Family {
       state = tensors.matrix("decoder.attention.state");
     }
     if (tensors.has_matrix("decoder.out")) top = tensors.matrix("decoder.out");
-    if (actor) actor.divide(actor_on_state, actor_on_source);
+    if (actor) actor.divide();  // e is a mean of what the encoder gives
   }
 
   std::unique_ptr<Decoder> decoder(int threads) const override;
@@ -76,8 +76,7 @@ class Lstm : public Family {
   std::vector<const Matrix*> cells;  // of the decoder: from [input, state] to gates
   // These may be null: the encoder's last states are used as they are, there is no attention, no further projection
   const Matrix *start_hidden = nullptr, *start_cell = nullptr, *source = nullptr, *state = nullptr, *top = nullptr;
-  Actor actor;  // divided into these: e is a mean of what the encoder gives
-  Matrix actor_on_state, actor_on_source;
+  Actor actor;
   std::vector<Actor> layer_actors;  // behind the decoder's layers
   bool residuals;
 };
@@ -102,14 +101,14 @@ class LstmDecoder : public Decoder {
     const int n = sources.starts.back();
     source_.resize(static_cast<size_t>(n) * 2 * hidden);
     mul(*model_.source, encoded_.data(), units, n, source_.data(), 2 * hidden);
-    if (acts()) {
-      const Matrix& to_context = model_.actor_on_source;
-      contexts_.resize(static_cast<size_t>(n) * to_context.rows);
-      mul(to_context, encoded_.data(), units, n, contexts_.data(), to_context.rows);
+    if (acting_.acts(model_.actor)) {
+      const Matrix& on_context = *model_.actor.on_context;
+      contexts_.resize(static_cast<size_t>(n) * on_context.rows);
+      mul(on_context, encoded_.data(), units, n, contexts_.data(), on_context.rows);
     }
     int longest = 0;
     for (int b = 0; b < batch; ++b) longest = std::max(longest, sources.length(b));
-    weights_.resize(longest + kLanes);
+    weights_.resize(static_cast<size_t>(kTogether) * (longest + kLanes));
   }
 
   const float* step(const Rows& rows) override {
@@ -144,8 +143,6 @@ class LstmDecoder : public Decoder {
   // Of every source token: what the encoder gives; its key and value; what the actor's first map makes of it
   std::vector<float> encoded_, source_, contexts_;
   std::vector<float> input_, gates_, both_, context_, top_, weights_;
-
-  bool acts() const { return model_.actor && acting_.enabled; }
   int hidden_at(int layer) const { return (1 + layer) * model_.hidden(); }
   int cell_at(int layer) const { return (1 + model_.layers() + layer) * model_.hidden(); }
 
@@ -237,19 +234,26 @@ class LstmDecoder : public Decoder {
   // tanh(W [e, h]), with what the source is to e and to h worked out in `begin`; and the action after it
   void attend(const Rows& rows) {
     const int m = rows.count(), hidden = model_.hidden(), width = (1 + 2 * model_.layers()) * hidden;
-    const int at = hidden_at(model_.layers() - 1), acting = acts() ? model_.actor_on_source.rows : 0;
+    const int at = hidden_at(model_.layers() - 1),
+              acting = acting_.acts(model_.actor) ? model_.actor.on_context->rows : 0;
     context_.assign(static_cast<size_t>(m) * acting, 0.f);
     mul(*model_.state, states_.now(0) + at, width, m, states_.now(0), width);
-    for (int r = 0; r < m; ++r) {
+    for (int r = 0, count; r < m; r += count) {
+      count = neighbours(rows.sentence, r);
       const int start = sources_.starts[rows.sentence[r]], n = sources_.length(rows.sentence[r]);
+      const int room = static_cast<int>(weights_.size()) / kTogether;
       const float* keys = row(source_, start, 2 * hidden);
-      float* out = states_.now(r);
-      compare(out + at, keys, 2 * hidden, n, hidden, weights_.data());
-      softmax(weights_.data(), n);
-      if (acting_.trace) acting_.trace->attended(weights_.data(), n);
-      mix(weights_.data(), keys + hidden, 2 * hidden, n, hidden, out);
-      map(out, hidden, [](V v) { return tanh(v); });
-      if (acting) mix(weights_.data(), row(contexts_, start, acting), acting, n, acting, row(context_, r, acting));
+      for (int i = 0; i < count; ++i) {
+        float* weights = row(weights_, i, room);
+        compare(states_.now(r + i) + at, keys, 2 * hidden, n, hidden, weights);
+        softmax(weights, n);
+        if (acting_.trace) acting_.trace->attended(weights, n);
+      }
+      mix(count, weights_.data(), room, keys + hidden, 2 * hidden, n, hidden, states_.now(r), width);
+      for (int i = 0; i < count; ++i) map(states_.now(r + i), hidden, [](V v) { return tanh(v); });
+      if (acting)
+        mix(count, weights_.data(), room, row(contexts_, start, acting), acting, n, acting, row(context_, r, acting),
+            acting);
     }
     if (acting)
       acting_.act(model_.actor, rows, states_.now(0) + at, width, states_.now(0), width, memory_, context_.data());
