@@ -30,13 +30,14 @@ PYTHON310 ?= $(shell for python in python3.10 $$HOME/.pyenv/versions/3.10*/bin/p
 setup: $(SETUP)
 
 # Step by step, because fairseq builds without isolation: with it, pip fetches a second torch of gigabytes. Debugging
-# symbols, which Python's own flags ask for, take a compiler a good part of its time. While fairseq builds, which takes
-# most of it, our engine does, and everything else is installed.
+# symbols and optimization, which Python's own flags ask for, take a compiler a good part of its time (what needs the
+# latter, our engine and fairseq's batching, asks for it itself). While fairseq builds, which takes most of it, our
+# engine does, and everything else is installed.
 $(SETUP): setup.py $(LOCK)-build.txt $(LOCK).txt $(wildcard fairseq_tg/compiled/native/*)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -r $(LOCK)-build.txt
 	@echo "building fairseq (a few minutes, once)"
-	export CFLAGS=-g0; fairseq=$$(grep ^fairseq $(LOCK).txt); grep -v ^fairseq $(LOCK).txt > $(VENV)/others.txt; \
+	export CFLAGS='-g0 -O1'; fairseq=$$(grep ^fairseq $(LOCK).txt); grep -v ^fairseq $(LOCK).txt > $(VENV)/others.txt; \
 	$(PIP) wheel --no-build-isolation --no-deps -w $(VENV)/wheels "$$fairseq" & building=$$!; \
 	$(PIP) install --no-build-isolation --no-deps -e . && \
 	$(PIP) install --no-build-isolation --no-deps -r $(VENV)/others.txt && \

@@ -20,7 +20,7 @@ from fairseq_tg.arguments import Parser, add_options, at_least, read_options
 from fairseq_tg.compiled.options import Compilation, ExplainOptions, SearchOptions, Translation
 from fairseq_tg.errors import INTERRUPTED, UserError, printable, report_in_one_line
 from fairseq_tg.evaluation.options import BenchOptions, ReportOptions
-from fairseq_tg.files import replacing
+from fairseq_tg.files import check_no_input, replacing
 from fairseq_tg.recipe.options import Ablation, Recipe
 from fairseq_tg.serve.options import ServeOptions
 
@@ -119,6 +119,9 @@ def _compile(options: Compilation) -> None:
     from fairseq_tg.corpus.shortlist import make_shortlist
     from fairseq_tg.tasks.loading import load_model
 
+    check_no_input(
+        options.out, options.checkpoint, options.actor_weights, options.sentencepiece_model, options.bpe_codes
+    )
     model, task = load_model(options.checkpoint, options.data, options.actor_weights)
     shortlist = functools.partial(make_shortlist, task, options) if options.shortlist else None
     words, parameters = summary(compile_model(model, task, options, shortlist))
@@ -160,9 +163,12 @@ def _explain(options: ExplainOptions) -> None:
     from fairseq_tg.compiled.pictures import as_svg, as_terminal
     from fairseq_tg.compiled.translator import Translator
 
+    if options.svg:
+        check_no_input(options.svg, options.model)
+    text = os.fsencode(options.text).decode("utf-8", "replace")  # it may be no text in the language of the terminal
     try:
         translator = Translator.load(options.model, source_lang=options.source_lang, target_lang=options.target_lang)
-        explanation = explain(translator, " ".join(options.text.split()))
+        explanation = explain(translator, " ".join(text.split()))
     except (ValueError, RuntimeError) as error:
         raise UserError(str(error)) from None
     if options.svg:

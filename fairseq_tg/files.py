@@ -7,7 +7,7 @@ import os
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Optional
 
 from fairseq_tg.errors import UserError
 
@@ -32,6 +32,13 @@ def replacing(path: str) -> Iterator[str]:
                 os.remove(temporary)
     except OSError as error:
         raise UserError(f"cannot write '{path}': {error.strerror or error}") from None
+
+
+def check_no_input(out: str, *inputs: Optional[str]) -> None:
+    """Refuse to write what a command makes in the place of what it is made of."""
+    for path in inputs:
+        if path is not None and os.path.exists(path) and os.path.exists(out) and os.path.samefile(path, out):
+            raise UserError(f"'{out}' is read, and would be replaced: give what is written another name")
 
 
 def make_directory(path: Path) -> None:

@@ -170,8 +170,8 @@ class Engine:
             raise EngineError(f"the model has no {missing.decode()}")
         if consume:
             give_back()
-        self._files = files
-        self._tables = [table for table in self._kept.values() if table.nbytes > LARGE_TABLE]
+        self._files = base._files if base else files
+        self._tables = base._tables if base else [one for one in self._kept.values() if one.nbytes > LARGE_TABLE]
 
     def _keep(self, name: str, tensors: Tensors, files: MappedFiles) -> np.ndarray:
         """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use.
@@ -186,11 +186,17 @@ class Engine:
         return self._kept[name]
 
     def _give_matrix(self, model: c_void_p, name: str, stored: str, tensors: Tensors, files: MappedFiles) -> None:
-        """Give a matrix that is stored under a name of its own, maybe."""
+        """Give a matrix that is stored under a name of its own, maybe, or the two parts of one that is divided."""
         weight = tensors[f"{stored}.weight"]
         scale, bias = (tensors.get(f"{stored}.{part}") for part in ("scale", "bias"))
-        if self._library.tg_matrix(model, name.encode(), *map(_at, (weight, scale, bias)), *weight.shape):
-            raise EngineError(OUT_OF_MEMORY)
+        state = self.layout.divided().get(name)
+        given = {name: (weight, scale, bias)}
+        if state is not None:
+            halves = map(np.ascontiguousarray, (weight[:, :state], weight[:, state:]))
+            given = {f"{name}.state": (next(halves), scale, bias), f"{name}.context": (next(halves), scale, None)}
+        for part, arrays in given.items():
+            if self._library.tg_matrix(model, part.encode(), *map(_at, arrays), *arrays[0].shape):
+                raise EngineError(OUT_OF_MEMORY)
         files.page_out(weight.ctypes.data, weight.nbytes)
 
     def _model_for(self, actors: bool) -> c_void_p:
@@ -211,12 +217,16 @@ class Engine:
         if not model:
             raise EngineError(OUT_OF_MEMORY)
         files = MappedFiles()
-        for name, value in self.layout.numbers().items():
-            self._library.tg_number(model, name.encode(), value)
-        for name in self.layout.acted:
-            self._give_matrix(model, name, name, self._plain.tensors, files)
-        if self._library.tg_connect(model) is not None:
-            raise EngineError(OUT_OF_MEMORY)
+        try:
+            if any([self._library.tg_number(model, name.encode(), x) for name, x in self.layout.numbers().items()]):
+                raise EngineError(OUT_OF_MEMORY)
+            for name in self.layout.acted:
+                self._give_matrix(model, name, name, self._plain.tensors, files)
+            if self._library.tg_connect(model) is not None:
+                raise EngineError(OUT_OF_MEMORY)
+        except EngineError:
+            self._library.tg_free(model)
+            raise
         return model
 
     def _give(self, function: Callable[..., int], *arguments: Any) -> None:

@@ -15,6 +15,7 @@ HALF = math.sqrt(0.5)  # keeps the variance of a sum of two
 @dataclass(frozen=True, kw_only=True)
 class FConvLayout(Layout):
     family = "fconv"
+    averages = True
 
     embedding: int  # of both sides: the attention compares them
     # of every convolution: output channels, tokens that it sees, how many layers back its residual comes from

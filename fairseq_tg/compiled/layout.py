@@ -48,6 +48,7 @@ class Layout(ABC):
     """The sizes and options of a model with actors."""
 
     family: ClassVar[str]  # one of FAMILIES
+    averages: ClassVar[bool] = False  # an actor's context is a mean of rows, one for every source token
 
     vocabulary: int
     source_vocabulary: int
@@ -179,6 +180,17 @@ class Layout(ABC):
                         result[f"{at}.up.{index}"] = (size, rank, bias)
         return result
 
+    def divided(self) -> Dict[str, int]:
+        """Of the actors' matrices of [state, context], those whose context is a mean of rows: with the state's size.
+
+        What such a matrix makes of a mean is the mean of what it makes of the rows. So the engine has it in two parts:
+        the context's is for every source token, once a sentence.
+        """
+        maps = {site: self.actor_maps(self.actor, *sizes)[0] for site, sizes in self.actor_sites().items()}
+        part = "down" if self.actor_rank else "full"
+        sites = self.actor_sites() if self.averages else {}
+        return {f"{site}.{maps[site][0]}.{part}": state for site, (state, _) in sites.items()}
+
     def actor_maps(self, actor: str, state: int, context: int) -> List[Tuple[str, int, Tuple[int, ...], bool]]:
         """The maps of an actor (fairseq_tg/actors.py): name, input size, output sizes, whether they have biases."""
         both, hidden = state + context, self.actor_hidden or state
@@ -233,9 +245,9 @@ class Layout(ABC):
 
     def weights_per_token(self) -> int:
         """How many weights a step of greedy decoding reads: those of the decoder, each once."""
-        once = self.once_a_sentence()
+        once, divided = self.once_a_sentence(), self.divided()
         return sum(
-            rows * columns
+            rows * divided.get(name, columns)
             for name, (rows, columns, _) in self.matrices().items()
             if not name.startswith("encoder.") and not name.endswith((ACTED, *once))
         )

@@ -13,6 +13,7 @@ ATTENTION = "decoder.attention"
 @dataclass(frozen=True, kw_only=True)
 class LSTMLayout(Layout):
     family = "lstm"
+    averages = True
 
     layers: int
     encoder_embedding: int

@@ -8,6 +8,8 @@ from typing import Any, Callable, Tuple
 from fairseq_tg.compiled.model_file import TextOptions
 
 Function = Callable[[str], str]
+#: Words whose subwords are kept
+MOST_CACHED = 100_000
 
 
 class TextError(ValueError):
@@ -56,7 +58,13 @@ def _subword_nmt(model: bytes) -> Tuple[Function, Function]:
         bpe = BPE(io.StringIO(model.decode()))
     except (SystemExit, ValueError) as error:
         raise TextError(f"the BPE codes are not subword-nmt's ({error})") from None
-    return bpe.process_line, lambda symbols: (symbols + " ").replace("@@ ", "").rstrip()
+
+    def encode(line: str) -> str:
+        if len(bpe.cache) > MOST_CACHED:  # it keeps every word that it has ever seen
+            bpe.cache = {}
+        return bpe.process_line(line)
+
+    return encode, lambda symbols: (symbols + " ").replace("@@ ", "").rstrip()
 
 
 def _moses(options: TextOptions) -> Tuple[Function, Function]:

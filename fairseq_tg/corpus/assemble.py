@@ -110,6 +110,11 @@ def _write_pair(
             if sentence.skipped is not None:
                 skipped.append({"id": sentence.id, "reason": sentence.skipped})
                 continue
+            _check_tokens(sentence, sizes[source_lang], sizes[target_lang])
+            if not sentence.chosen and not adds_gold:
+                raise UserError(
+                    f"sentence {sentence.id} has no translation and no reason for that: build its block anew"
+                )
             if sentence.source is None:
                 source = originals[source_lang][sentence.id - first]
             else:
@@ -118,7 +123,6 @@ def _write_pair(
             if adds_gold:
                 targets.append(originals[target_lang][sentence.id - first])
                 tally.pairs += 1
-            _check_tokens(sentence, sizes[source_lang], sizes[target_lang])
             for target in targets:
                 writers.add({source_lang: source, target_lang: target})
     return tally, skipped

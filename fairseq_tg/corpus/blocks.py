@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import re
+import sys
 import zlib
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ from fairseq_tg.files import parse_json, replacing
 
 #: Of one sentence with its k-best list; a few bytes of gzip may stand for many
 LONGEST_LINE = 1 << 26
+#: Beyond any number of tokens or sentences; the largest that is a number and not infinite
+MOST_NUMBER, MOST_SCORE = 1 << 31, sys.float_info.max
 
 
 @dataclass
@@ -66,20 +69,24 @@ class Sentence:
         found = [*self.hypotheses, *([self.greedy] if self.greedy else [])]
         if not _are_numbers([self.id, *self.chosen, *(self.source or [])]):
             raise ValueError("ids that are none")
-        if not all(0 <= rank < len(self.hypotheses) for rank in self.chosen):
+        if not all(0 <= rank < len(self.hypotheses) for rank in self.chosen) or len({*self.chosen}) < len(self.chosen):
             raise ValueError(f"sentence {self.id} has {len(self.hypotheses)} hypotheses, and {self.chosen} are chosen")
         if not all(_are_numbers(one.tokens) and isinstance(one.text, str) for one in found):
             raise ValueError(f"sentence {self.id} has tokens that are none")
         scores = [score for one in found for score in (one.score, one.log_prob, one.objective or 0.0)]
-        if not all(isinstance(score, (int, float)) for score in scores):
+        if not all(type(score) in (int, float) and abs(score) <= MOST_SCORE for score in scores):
             raise ValueError(f"sentence {self.id} has scores that are none")
         if not isinstance(self.skipped, (str, type(None))):
             raise ValueError(f"sentence {self.id} does not say why it is skipped")
+        if self.kept is not None and self.kept is not True:
+            raise ValueError(f"sentence {self.id} does not say whether its list was kept")
+        if (self.skipped is None and not self.hypotheses) or (self.skipped is not None and self.chosen):
+            raise ValueError(f"sentence {self.id} is neither there nor skipped, or both")
 
 
 def _are_numbers(values: Any) -> bool:
     """Whether they are numbers of tokens, sentences or ranks."""
-    return isinstance(values, list) and all(type(value) is int and value >= 0 for value in values)
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < MOST_NUMBER for value in values)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from fairseq_tg.errors import UserError, printable
 #: What a stored k-best list depends on; a build from stored lists may differ in all else.
 SEARCH_SETTINGS = (
     *("base", "actors", "model_overrides", "fp16", "data_hash", "subset", "languages", "sentences", "marks"),
-    *("beam", "search", "engine", "text", "source", "dropout"),
+    *("beam", "search", "engine", "text", "source", "dropout", "limits"),
 )
 #: In what the model may differ from the one whose lists are refreshed
 MODEL_SETTINGS = ("base", "actors", "model_overrides", "engine")

@@ -45,6 +45,8 @@ SEARCH_OPTIONS = (
 )
 #: Options under which the same sentence is not translated the same way twice, or not without its neighbours.
 REFUSED_OPTIONS = {"sampling": False, "prefix_size": 0, "constraints": None}
+#: Of sources and targets, which leave out what is longer
+USUAL_LIMITS = [1024, 1024]
 SHARD_FLAGS = ("--kbest-shard", "--num-shards", "--shard-id")
 
 
@@ -83,6 +85,11 @@ class CorpusRun:
         for name, default in REFUSED_OPTIONS.items():
             if self.root.generation.get(name) != default:
                 raise UserError(f"--{name.replace('_', '-')} does not go with --kbest-dir: leave it out")
+        if self.cfg.get("truncate_source"):
+            raise UserError(
+                "--truncate-source would pair whole sources with translations of their beginnings: leave it out, and "
+                "what is too long is listed as skipped"
+            )
         if len(utils.split_paths(self.cfg.data)) > 1:
             raise UserError(f"a corpus is built from one data directory: '{self.cfg.data}' are several")
         for source, target in self.task.pairs:
@@ -129,6 +136,7 @@ class CorpusRun:
         language_models = [generation.lm_path] if generation.lm_path else []
         pairs = self._pairs(dataset)
         marks = self.task.mark_options()
+        limits = [self.cfg.max_source_positions, self.cfg.max_target_positions]
         return {
             "base": [self._fingerprints(path)[0] for path in (*paths, *language_models)],
             "actors": [hash_file(Path(path)) for path in actors],
@@ -153,6 +161,7 @@ class CorpusRun:
             "dropout": self._dropout(),
             "greedy": True if asks_for_greedy(self.cfg) else None,
             "refreshes": self._refreshed_lists(),
+            "limits": None if limits == USUAL_LIMITS else limits,
         }
 
     def _pairs(self, dataset: Any) -> List[Pair]:

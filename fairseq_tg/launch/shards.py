@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import statistics
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from tqdm import tqdm
 
@@ -15,6 +17,9 @@ from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.files import make_directory
 from fairseq_tg.launch.processes import Command, fairseq, run_all
 from fairseq_tg.launch.slurm import Job
+
+#: What a build says of the objective in its progress bar
+MEANS = re.compile(r"rank 1 (-?[\d.]+), chosen (-?[\d.]+)")
 
 
 def build_locally(flags: List[str], directory: str, shards: int, threads: Optional[int] = None) -> Dict[str, Any]:
@@ -32,8 +37,8 @@ def build_locally(flags: List[str], directory: str, shards: int, threads: Option
 
             def show() -> None:
                 done, bar.total = _progress(corpus)
-                bar.update(max(0, done - bar.n))  # blocks go when the split is written
-                bar.refresh()
+                bar.n = max(done, bar.n)  # blocks go when the split is written
+                bar.set_postfix_str(_means([command.log for command in commands if command.log]))
 
             run_all(commands, threads or max(1, (os.cpu_count() or 1) // shards), show)
     return _complete(corpus)
@@ -72,6 +77,19 @@ def _progress(corpus: CorpusDirectory) -> Tuple[int, int]:
     if manifest["status"] == "complete":
         return recipe["sentences"], recipe["sentences"]
     return min(len(corpus.blocks.numbers()) * recipe["block_size"], recipe["sentences"]), recipe["sentences"]
+
+
+def _means(logs: Sequence[Path]) -> str:
+    """Of the objective, over the shards, as they last said; one is as large as another."""
+    said = [MEANS.findall(_end_of(log)) for log in logs if log.exists()]
+    last = [[float(mean) for mean in means[-1]] for means in said if means]
+    return "rank 1 {:.2f}, chosen {:.2f}".format(*map(statistics.fmean, zip(*last))) if last else ""
+
+
+def _end_of(log: Path) -> str:
+    with open(log, "rb") as file:
+        file.seek(max(0, os.path.getsize(log) - 1000))
+        return file.read().decode(errors="replace")
 
 
 def _is_finished(corpus: CorpusDirectory, flags: List[str]) -> bool:

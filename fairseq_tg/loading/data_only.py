@@ -83,6 +83,13 @@ def _refuse_programs(path: str) -> None:
         raise pickle.UnpicklingError("GLOBAL torch.jit.load is not allowed")
 
 
+def _is_text(path: str) -> bool:
+    try:
+        return os.fsdecode(path.encode()) == path
+    except UnicodeError:
+        return False
+
+
 def load_data(file: Any, **options: Any) -> Any:
     """torch.load, which reads data only, whatever its version, its caller and the environment say.
 
@@ -91,7 +98,8 @@ def load_data(file: Any, **options: Any) -> Any:
     path = getattr(file, "name", None)
     if isinstance(path, str) and os.path.isfile(path) and is_archive(path):
         _refuse_programs(path)
-        file, options = path, {**options, "mmap": True}
+        if _is_text(path):  # which is what torch maps files by
+            file, options = path, {**options, "mmap": True}
     if TORCH_READS_DATA_ONLY:
         return torch.load(file, **{**options, "weights_only": True})
     return torch.load(file, **{**options, "weights_only": False, "pickle_module": _as_pickle_module()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Optional, Sequence, Tuple, get_args, get_type_hints
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from fairseq_tg.actor_format import FORMAT, METADATA_KEY, ActorFileError, read_tensors
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import replacing
+from fairseq_tg.files import check_no_input, replacing
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_lookups, split_tensors
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.models.config import ActorConfig
@@ -119,6 +120,7 @@ def read_actors(path: str) -> Tuple[ActorMetadata, Dict[str, Tensor], Optional[D
 
 def export_actor(tg_path: str, actor_path: str) -> ActorMetadata:
     """Write the actors of a tg checkpoint to an actor file."""
+    check_no_input(actor_path, tg_path)
     metadata, tensors, _ = read_actors(tg_path)
     write_actor_file(actor_path, metadata, tensors)
     return metadata
@@ -131,6 +133,10 @@ def average_actors(paths: Sequence[str], out: str) -> ActorMetadata:
         paths: tg checkpoints or actor files, of one base and one shape.
         out: an actor file (.safetensors), or a checkpoint: then the first checkpoint of `paths` gives all else.
     """
+    if len(paths) < 2:
+        raise UserError(f"a mean is of at least two: give what to write after them, as in {paths[0]} {out} mean.pt")
+    if os.path.exists(out):  # the last of the trainings, if the place to write to was left out
+        raise UserError(f"'{out}' is there already: give a new name behind the actors that the mean is of")
     first, own, whole = read_actors(paths[0])
     total = {name: tensor.double() for name, tensor in own.items()}
     for path in paths[1:]:
@@ -165,6 +171,7 @@ def _write_checkpoint(path: str, state: Dict[str, Any], tensors: Dict[str, Tenso
 
 def import_actor(base_path: str, actor_path: str, tg_path: str) -> ActorMetadata:
     """Put an actor file on its base and save the tg checkpoint that gives."""
+    check_no_input(tg_path, base_path, actor_path)
     metadata, tensors = read_actor_file(actor_path)
     state = load_checkpoint(base_path)
     base = Base.of_config(state["cfg"]["model"], fingerprint(state["model"]), base_path)

@@ -147,7 +147,7 @@ def _table(kind: str, recipe: Recipe, scores: Scores, updates: int) -> str:
     for name, values in scores.values.items():
         p = scores.p_values.get("greedy", {}).get(name, {}).get("BLEU")
         rows.append([name, *(f"{values[metric]:.2f}" for metric in metrics), "" if p is None else f"{p:.3f}"])
-    notes = [f"greedy translations of {recipe.subset}; {updates} updates each, seed {recipe.training.seed}"]
+    notes = [f"greedy translations of {recipe.subset}; up to {updates} updates each, seed {recipe.training.seed}"]
     notes += [f"{name}: {signature}" for name, signature in scores.signatures.items()]
     return as_text([Section(header=[kind, *metrics, "p (BLEU)"], rows=rows, notes=[*notes, in_words(versions())])])
 

@@ -77,7 +77,11 @@ class Training:
     )
     label_smoothing: float = option("of the cross-entropy", 0.1, range=(0, 1))
     max_tokens: int = option("of a batch", 2048, least=1)
-    epochs: Optional[int] = option(f"passes over the corpus ({_by_family('epochs')})", None, least=1)
+    epochs: Optional[int] = option(
+        f"passes over the corpus ({_by_family('epochs')}; 3 over one with the references, twice as large)",
+        None,
+        least=1,
+    )
     patience: int = option("validations without a gain before it ends", 3, least=1)
     base_dropout: Optional[bool] = option(f"keep the base's dropout on ({_by_family('base_dropout')})", None)
     source_sampling: Optional[float] = option(

@@ -3,8 +3,9 @@
 The first round is the paper's, once for every selection that is tried, and then, if there is to be one, a second
 training on whole lists (see `Refinement`). In each that follows, the lists are those of the last round, but for the
 sentences whose greedy translation the actors have changed since: these are searched again, with the actors. It goes on
-from the best actors so far, by the second training, if there is one, else by the first, on what the first selection
-chooses, by the objective that the length of their translations asks for, if none is given.
+from the last actors (after the first trainings, the best of these), by the second training, if there is one, else by
+the first, on what the first selection chooses, by the objective that the length of their translations asks for, if none
+is given.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Metrics:
         )
         self._gone = Counter("tg_clients_gone", "Clients that left before their answer", registry=registry)
         self._reloads = Counter("tg_reloads", "Of model files, by outcome", ["outcome"], registry=registry)
-        self.waiting = Gauge("tg_waiting_sentences", "In the queue", registry=registry)
+        self.waiting = Gauge("tg_waiting_sentences", "In the queue; of a beam of k, each is k", registry=registry)
         Gauge("tg_info", "The version that runs", ["version"], registry=registry).labels(__version__).set(1)
 
     def batch(self, size: int, seconds: float) -> None:

@@ -30,7 +30,11 @@ class Batching:
     patience: float = option(
         "milliseconds that a sentence waits for others; up to five times that while they come", 2.0, range=(0, 1000)
     )
-    queue: int = option("sentences that may wait; with more, the answer is 503", 256, least=1)
+    queue: int = option(
+        "sentences of greedy search that may wait (one of beam k counts k times); beyond, the answer is 503",
+        256,
+        least=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

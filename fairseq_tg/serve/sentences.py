@@ -46,7 +46,8 @@ def _sentences(line: str) -> List[Piece]:
 
 def halves(sentence: str) -> Tuple[str, str]:
     """A sentence that is too long for a model, cut at the space nearest to its middle, or in the middle."""
+    sentence = sentence.strip()
     middle = len(sentence) // 2
-    spaces = [match.start() for match in re.finditer(r"\s", sentence.strip())]
+    spaces = [match.start() for match in re.finditer(r"\s", sentence)]
     at = min(spaces, key=lambda place: abs(place - middle)) if spaces else middle
     return sentence[:at], sentence[at:]

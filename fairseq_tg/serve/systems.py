@@ -89,5 +89,7 @@ def encode_pieces(translator: Translator, sentence: str) -> List[List[int]]:
     try:
         return [translator.encode(sentence)]
     except InputError:
+        if len(sentence.strip()) < 2:  # a character that is too long by itself: others of its batch are not to blame
+            return [translator.encode("")]
         first, second = halves(sentence)
         return [*encode_pieces(translator, first), *encode_pieces(translator, second)]

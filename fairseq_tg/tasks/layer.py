@@ -2,11 +2,12 @@
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 import argparse
+import math
 import os
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -134,6 +135,28 @@ def without_typed_padding(sample: Dict[str, Any], pad: int) -> Dict[str, Any]:
     return {**sample, "net_input": {**sample["net_input"], "src_tokens": moved}}
 
 
+@contextmanager
+def naming_sizes() -> Iterator[None]:
+    """What fairseq has no place for in a batch, in one line."""
+    try:
+        yield
+    except Exception as error:
+        if "is invalid (=" in str(error):  # with the option to be given
+            raise UserError(f"a sentence is too long for the model: {error}") from None
+        if "max_tokens" in str(error):
+            raise UserError(f"{error}: give more --max-tokens, or --batch-size alone") from None
+        raise
+
+
+def check_search(args: Any) -> None:
+    """Refuse what no search can be made with."""
+    if getattr(args, "beam", 1) < 1:
+        raise UserError(f"--beam {args.beam}: give at least 1")
+    for name in ("lenpen", "unkpen", "temperature", "max_len_a"):
+        if not math.isfinite(getattr(args, name, 0.0)):
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: give a number")
+
+
 class TGTask(ListTask):
     """The layer: translation with a model and actors, where no sentence is lost; comes before the parent task."""
 
@@ -221,19 +244,24 @@ class TGTask(ListTask):
             return batches
         if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
             # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
-            kwargs.update(num_shards=self._command.dataset.num_shards, shard_id=self._command.dataset.shard_id)
+            shards, shard = self._command.dataset.num_shards, self._command.dataset.shard_id
+            if not 0 <= shard < shards:
+                raise UserError(f"--shard-id {shard} of {shards} shards: give one from 0 to {shards - 1}")
+            kwargs.update(num_shards=shards, shard_id=shard)
         if isinstance(dataset, ChangingSources):
             dataset.changes.limit(kwargs.get("max_positions"))
         known = dataset in self.dataset_to_epoch_iter
         # fairseq makes a data set's batches once, from the seed and the epoch in which it was started: a training that
         # was interrupted would go on with other batches. They are made as for epoch 1, whenever that is.
-        iterator = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)
+        with naming_sizes():
+            iterator = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)
         if not known:
             dataset.set_epoch(epoch)
             iterator.epoch = max(epoch, 1)
         return iterator
 
     def build_generator(self, models: List[Any], args: Any, *more: Any, **kwargs: Any) -> Any:
+        check_search(args)
         files = len(self._actor_files)
         if files not in (0, 1, len(models)):
             raise UserError(f"{files} files in --actor-weights for {len(models)} models: give one, or one for each")

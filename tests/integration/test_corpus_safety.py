@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -104,6 +105,7 @@ def test_build_launches_shards_and_merges(workspace, data, whole, tmp_path):
     done = run_process("fairseq-tg", "corpus", "build", "--shards", "2", "--", *command)
     assert done.returncode == 0, done.stderr
     assert "complete, 34 pairs" in done.stdout
+    assert re.search(r"37/37 .*rank 1 \d+\.\d\d, chosen \d+\.\d\d\]", done.stderr)  # over both
     assert pairs(tmp_path / "x") == pairs(whole) and lists(tmp_path / "x") == lists(whole)
     command = flags(workspace, data, tmp_path / "y", "--beam", "999")
     with pytest.raises(UserError, match=" of 2 failed with status 1: --beam 999 is too large"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 
 import pytest
@@ -25,7 +26,7 @@ sentences = st.builds(
     st.just([]),
     st.none() | hypotheses,
     st.none() | st.text(max_size=10),
-)
+).filter(lambda sentence: sentence.hypotheses or sentence.skipped is not None)
 
 
 @given(sentence=sentences)
@@ -94,6 +95,16 @@ def test_damage_is_named(tmp_path):
         {"hypotheses": [{"tokens": ["a"], "text": "a", "score": 0.0, "log_prob": 0.0}]},
         {"hypotheses": [{"tokens": [-5], "text": "a", "score": 0.0, "log_prob": 0.0}]},
         {"hypotheses": [{"tokens": [5], "text": "a", "score": "x", "log_prob": 0.0}]},
+        {"hypotheses": [{"tokens": [5], "text": "a", "score": True, "log_prob": 0.0}]},
+        {"hypotheses": [{"tokens": [5], "text": "a", "score": 0.0, "log_prob": 0.0, "objective": math.nan}]},
+        {"hypotheses": [{"tokens": [5], "text": "a", "score": 0.0, "log_prob": -math.inf}]},
+        {"hypotheses": [{"tokens": [5], "text": "a", "score": 0.0, "log_prob": 0.0, "objective": 10**400}]},
+        {"hypotheses": [{"tokens": [10**30], "text": "a", "score": 0.0, "log_prob": 0.0}]},
+        {"hypotheses": [], "chosen": []},
+        {"skipped": "nothing chosen"},
+        {"chosen": [0, 0]},
+        {"source": [2**31]},
+        {"kept": "yes"},
     ],
 )
 def test_a_line_that_nobody_wrote_is_refused(change):

@@ -18,9 +18,10 @@ from fairseq.modules import SinusoidalPositionalEmbedding
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
+from subword_nmt import apply_bpe
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.compiled import InputError, Translator, model_file
+from fairseq_tg.compiled import InputError, Translator, model_file, text
 from fairseq_tg.compiled.compile import compile_model, read_subword_model
 from fairseq_tg.compiled.engine import Engine, SearchSettings, sinusoidal_positions
 from fairseq_tg.compiled.extract import extract, unsupported
@@ -363,6 +364,22 @@ def test_bpe_and_moses_text() -> None:
     encode, decode = text_functions(TextOptions("en", "en", "subword_nmt", "moses"), codes)
     assert encode("A dog's doing.") == "A dog &@@ a@@ p@@ o@@ s@@ ;@@ s do@@ i@@ n@@ g ."
     assert decode(encode("A dog's doing.")) == "A dog's doing."
+
+
+def test_words_that_were_seen_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Recorded(apply_bpe.BPE):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(apply_bpe, "BPE", Recorded)
+    monkeypatch.setattr(text, "MOST_CACHED", 50)
+    encode, _ = text_functions(TextOptions("en", "en", "subword_nmt"), b"#version: 0.2\nd o\n")
+    for _ in range(2):
+        assert [encode(f"doa w{i}") for i in range(200)][-1] == "do@@ a w@@ 1@@ 9@@ 9"
+    assert len(made[0].cache) <= 52
 
 
 SPM, BPE = ["\u2581a", "b"], ["a@@", "b"]

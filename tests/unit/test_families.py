@@ -272,3 +272,16 @@ def test_int8_is_near_float32(workspace: Workspace, base: str) -> None:
     same = [(a, b) for x, y, a, b in zip(exact[0], rounded[0], exact[1] or [], rounded[1] or []) if x == y]
     assert len(same) > 10
     assert 0 < max(np.abs(np.subtract(a, b)).max() for a, b in same) < 0.3
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("base", ["transformer", "lstm", "fconv"])
+def test_weights_that_a_step_reads(workspace: Workspace, base: str, rank: int) -> None:
+    """What actors make of the source is worked out once a sentence where that is a mean of its tokens."""
+    plain, _ = extract(workspace.base_model(base))
+    layout, _ = extract(workspace.actor_model(base, actor="gate", actor_rank=rank))
+    more = 0
+    for state, context in layout.actor_sites().values():
+        seen = state if base != "transformer" else state + context
+        more += 2 * rank * seen + 2 * state * rank if rank else 2 * state * seen
+    assert layout.weights_per_token() - plain.weights_per_token() == more > 0

@@ -15,16 +15,23 @@ struct Maps {  // several linear maps of one input, full or factored
   const Matrix* down = nullptr;
   std::vector<const Matrix*> up;
 
+  // Of one that is divided (layout.py): what the other part makes of a source token is part of a context
+  const Matrix* of_source = nullptr;
+
   Maps(const Tensors& tensors, const std::string& name) {
-    if (!tensors.has_matrix(name + ".down")) {
-      full = tensors.matrix(name + ".full");
+    const auto first = [&](const std::string& part) {
+      if (!tensors.has_matrix(part + ".state")) return tensors.matrix(part);
+      of_source = tensors.matrix(part + ".context");
+      return tensors.matrix(part + ".state");
+    };
+    if (!tensors.has_matrix(name + ".down") && !tensors.has_matrix(name + ".down.state")) {
+      full = first(name + ".full");
       return;
     }
-    down = tensors.matrix(name + ".down");
+    down = first(name + ".down");
     for (int i = 0; tensors.has_matrix(name + ".up." + std::to_string(i)); ++i)
       up.push_back(tensors.matrix(name + ".up." + std::to_string(i)));
   }
-  const Matrix*& first() { return full ? full : down; }  // that sees the input
   int outputs() const {
     if (full) return full->rows;
     int n = 0;
@@ -55,17 +62,8 @@ struct Actor {
     width = kind == kNone ? 0 : kind == kGate ? maps[0].outputs() / 2 : maps.back().outputs();
   }
   explicit operator bool() const { return kind != kNone; }
-  // Where e is a mean of rows, one for each source token, what the first map makes of it is the same mean of what it
-  // makes of these: that is worked out once a sentence, with `on_context`, and from now on the first map sees h alone.
-  void divide() {
-    const Matrix*& map = maps[0].first();
-    Matrix left = map->columns(0, width);
-    left.bias = map->bias;
-    on_context = std::make_shared<const Matrix>(map->columns(width, map->cols));
-    on_state = std::make_shared<const Matrix>(std::move(left));
-    map = on_state.get();
-  }
-  std::shared_ptr<const Matrix> on_state, on_context;  // of one that is divided
+  // From a source token to its part of a context, if e is a mean of these
+  const Matrix& of_source() const { return *maps[0].of_source; }
   // How much it remembers of a row
   int memory() const { return kind == kRecurrent ? maps[2].outputs() : 0; }
 };

@@ -55,7 +55,6 @@ class Fconv : public Family {
         layer.keys = tensors.matrix(at + ".attention.keys");
         layer.values = tensors.matrix(at + ".attention.values");
         layer.actor = Actor(tensors, at + ".actor");
-        if (layer.actor) layer.actor.divide();  // e is a mean of `contexts_`
       }
       layer.conv_actor = Actor(tensors, at + ".conv.actor", kGate);
       found.push_back(std::move(layer));
@@ -94,9 +93,9 @@ class FconvDecoder : public Decoder {
       mul(*layer.values, contexts_.data(), dim, n, values_[i].data(), channels);
       memories_[i].begin(sources.count(), layer.actor.memory());
       if (!acting_.acts(layer.actor)) continue;
-      const Matrix& on_context = *layer.actor.on_context;
-      acting_contexts_[i].resize(static_cast<size_t>(n) * on_context.rows);
-      mul(on_context, contexts_.data(), dim, n, acting_contexts_[i].data(), on_context.rows);
+      const Matrix& of_source = layer.actor.of_source();
+      acting_contexts_[i].resize(static_cast<size_t>(n) * of_source.rows);
+      mul(of_source, contexts_.data(), dim, n, acting_contexts_[i].data(), of_source.rows);
     }
   }
 
@@ -267,7 +266,7 @@ class FconvDecoder : public Decoder {
   void attend(int index, const Rows& rows, float* state) {
     const Fconv::Layer& layer = model_.decoders[index];
     const int m = rows.count(), channels = layer.outputs();
-    const int acting = acting_.acts(layer.actor) ? layer.actor.on_context->rows : 0;
+    const int acting = acting_.acts(layer.actor) ? layer.actor.of_source().rows : 0;
     context_.assign(static_cast<size_t>(m) * acting, 0.f);
     for (int r = 0, count; r < m; r += count) {
       count = neighbours(rows.sentence, r);

@@ -60,7 +60,6 @@ class Lstm : public Family {
       state = tensors.matrix("decoder.attention.state");
     }
     if (tensors.has_matrix("decoder.out")) top = tensors.matrix("decoder.out");
-    if (actor) actor.divide();  // e is a mean of what the encoder gives
   }
 
   std::unique_ptr<Decoder> decoder(int threads) const override;
@@ -102,9 +101,9 @@ class LstmDecoder : public Decoder {
     source_.resize(static_cast<size_t>(n) * 2 * hidden);
     mul(*model_.source, encoded_.data(), units, n, source_.data(), 2 * hidden);
     if (acting_.acts(model_.actor)) {
-      const Matrix& on_context = *model_.actor.on_context;
-      contexts_.resize(static_cast<size_t>(n) * on_context.rows);
-      mul(on_context, encoded_.data(), units, n, contexts_.data(), on_context.rows);
+      const Matrix& of_source = model_.actor.of_source();
+      contexts_.resize(static_cast<size_t>(n) * of_source.rows);
+      mul(of_source, encoded_.data(), units, n, contexts_.data(), of_source.rows);
     }
     int longest = 0;
     for (int b = 0; b < batch; ++b) longest = std::max(longest, sources.length(b));
@@ -235,7 +234,7 @@ class LstmDecoder : public Decoder {
   void attend(const Rows& rows) {
     const int m = rows.count(), hidden = model_.hidden(), width = (1 + 2 * model_.layers()) * hidden;
     const int at = hidden_at(model_.layers() - 1),
-              acting = acting_.acts(model_.actor) ? model_.actor.on_context->rows : 0;
+              acting = acting_.acts(model_.actor) ? model_.actor.of_source().rows : 0;
     context_.assign(static_cast<size_t>(m) * acting, 0.f);
     mul(*model_.state, states_.now(0) + at, width, m, states_.now(0), width);
     for (int r = 0, count; r < m; r += count) {

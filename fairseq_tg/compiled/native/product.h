@@ -79,7 +79,8 @@ struct Matrix {
       for (int c = 0; c < cols; ++c)
         for (int r = 0; r < kPanel; ++r) {
           int row = p * kPanel + r;
-          m.weights[m.place(row, c)] = row < rows ? w[static_cast<size_t>(row) * cols + c] : 0.f;
+          m.weights[(static_cast<size_t>(p) * cols + c) * kPanel + r] =
+              row < rows ? w[static_cast<size_t>(row) * cols + c] : 0.f;
         }
     return m;
   }
@@ -97,28 +98,9 @@ struct Matrix {
       for (int c = 0; c < pairs * 2; ++c)
         for (int r = 0; r < kPanel; ++r) {
           int row = p * kPanel + r;
-          m.quantized[m.place(row, c)] = row < rows && c < cols ? w[static_cast<size_t>(row) * cols + c] : 0;
+          size_t at = ((static_cast<size_t>(p) * pairs + c / 2) * kPanel + r) * 2 + c % 2;
+          m.quantized[at] = row < rows && c < cols ? w[static_cast<size_t>(row) * cols + c] : 0;
         }
-    return m;
-  }
-
-  // The columns from `begin` to `end`, without the bias
-  Matrix columns(int begin, int end) const {
-    Matrix m;
-    m.rows = rows;
-    m.cols = end - begin;
-    m.scales = scales;
-    m.bias.assign(bias.size(), 0.f);
-    const size_t padded = static_cast<size_t>(m.panels()) * kPanel;
-    if (int8()) m.quantized = Aligned<int8_t>(padded * ((m.cols + 1) / 2 * 2));
-    if (int8()) std::fill_n(m.quantized.data(), m.quantized.size(), int8_t{0});
-    if (!int8()) m.weights = Aligned<float>(padded * m.cols);
-    for (int row = 0; row < static_cast<int>(padded); ++row)
-      for (int c = 0; c < m.cols; ++c)
-        if (int8())
-          m.quantized[m.place(row, c)] = quantized[place(row, begin + c)];
-        else
-          m.weights[m.place(row, c)] = weights[place(row, begin + c)];
     return m;
   }
 
@@ -146,12 +128,6 @@ struct Matrix {
   }
 
  private:
-  // Of a weight among the packed ones
-  size_t place(int row, int col) const {
-    const size_t panel = row / kPanel, pairs = (cols + 1) / 2;
-    if (int8()) return ((panel * pairs + col / 2) * kPanel + row % kPanel) * 2 + col % 2;
-    return (panel * cols + col) * kPanel + row % kPanel;
-  }
   // Whose panels have `depth` entries of every row; what is left of the last panel is its first row again
   template <class T>
   static void take_panels(const std::vector<int>& chosen, size_t depth, const T* from, T* to) {

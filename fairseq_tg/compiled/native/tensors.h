@@ -47,7 +47,7 @@ struct Tensors {
     const float* const* found = find(&Tensors::tables, name);
     return found ? *found : nullptr;
   }
-  // About how many bytes of them a step reads
+  // About how many bytes are read again and again: all of the matrices
   size_t weights() const {
     size_t bytes = 0;
     for (const auto& [name, m] : matrices) bytes += m.weights.size() * sizeof(float) + m.quantized.size();
