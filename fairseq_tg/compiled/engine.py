@@ -170,8 +170,9 @@ class Engine:
             raise EngineError(f"the model has no {missing.decode()}")
         if consume:
             give_back()
-        self._files = base._files if base else files
-        self._tables = base._tables if base else [one for one in self._kept.values() if one.nbytes > LARGE_TABLE]
+        self._files: MappedFiles = base._files if base else files
+        large = [table for table in self._kept.values() if table.nbytes > LARGE_TABLE]
+        self._tables: List[np.ndarray] = base._tables if base else large
 
     def _keep(self, name: str, tensors: Tensors, files: MappedFiles) -> np.ndarray:
         """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use.

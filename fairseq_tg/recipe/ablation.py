@@ -19,7 +19,7 @@ from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, v
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash, hash_originals
 from fairseq_tg.recipe.lengths import with_objective, with_tokenizer
-from fairseq_tg.recipe.methods import CONT, METHODS, PAPERS, compare_methods
+from fairseq_tg.recipe.methods import METHODS, PAPERS, compare_methods, of_all
 from fairseq_tg.recipe.options import KINDS, LIST_CRITERIA, Ablation, Recipe, Training
 from fairseq_tg.recipe.run import check, check_objective, open_base
 from fairseq_tg.recipe.training import count_updates, train
@@ -50,10 +50,7 @@ def cells(recipe: Ablation) -> List[Cell]:
                 Cell(f"{actor} {n or ''}".strip(), replace(usual, actor=actor, actor_hidden=n), {})
                 for n in recipe.hidden
             ]
-        return [
-            *made,
-            Cell("cont.", replace(CONT, seed=usual.seed, max_tokens=usual.max_tokens, epochs=usual.epochs), {}),
-        ]
+        return [*made, Cell("cont.", of_all(usual), {})]
     if kind == "beam":
         return [Cell(f"k={k}", usual, {"beam": k}) for k in recipe.beams]
     if kind == "composition":

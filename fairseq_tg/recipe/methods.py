@@ -25,8 +25,8 @@ from fairseq_tg.recipe.training import count_updates, train
 
 BEAM = 4  # also the chains of NPAD: as many hypotheses
 TURNS, BATCH = 3, 32
-#: The whole base trained on the pseudo corpus; its learning rate is that of fine-tuning
-CONT = Training(actor="", lr=5e-4)
+#: Of `cont.`: that of fine-tuning
+CONT_LR = 5e-4
 #: A policy gradient is noisy: its steps are smaller than with cross-entropy
 POLICY_LR = 1e-3
 #: As the paper trains actors: in the place of a recipe's own training
@@ -38,6 +38,11 @@ PAPERS: Dict[str, Any] = {
     "base_dropout": False,
 }
 METHODS = ("greedy", f"beam {BEAM}", f"NPAD {BEAM}", "paper's tg", "tg", "policy gradient", "cont.")
+
+
+def of_all(usual: Training) -> Training:
+    """`cont.`: the whole base trained on the pseudo corpus, as long as actors are."""
+    return Training(actor="", lr=CONT_LR, seed=usual.seed, max_tokens=usual.max_tokens, epochs=usual.epochs)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
     updates = count_updates(pseudo, usual)
     data, training, more = pseudo, usual, []
     if name == "cont.":
-        training = replace(CONT, seed=seed, max_tokens=usual.max_tokens, epochs=usual.epochs)
+        training = of_all(usual)
     elif name == "policy gradient":
         data = Path(recipe.data)
         digest = hash_originals(data, task)

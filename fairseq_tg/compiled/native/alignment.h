@@ -2,10 +2,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
-#include "vectors.h"
+#include "layers.h"
 
 namespace tg {
 
@@ -28,17 +27,6 @@ inline float dot(const float* x, const float* y, int n) {
 // scores = q K^T, the n keys being rows of `ld` floats
 inline void compare(const float* q, const float* keys, int ld, int n, int dim, float* scores) {
   for (int t = 0; t < n; ++t) scores[t] = dot(q, keys + static_cast<size_t>(t) * ld, dim);
-}
-
-// In place; `x` has room for n floats rounded up to whole vectors
-inline void softmax(float* x, int n) {
-  float largest = -INFINITY;
-  for (int t = 0; t < n; ++t) largest = std::max(largest, x[t]);
-  map(x, n, [=](V v) { return exp(v - splat(largest)); });
-  float total = 0.f;
-  for (int t = 0; t < n; ++t) total += x[t];
-  const float scale = 1.f / total;
-  map(x, n, [=](V v) { return v * splat(scale); });
 }
 
 constexpr int kTogether = 4;  // rows of one sentence that are answered at once

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 
+#include "layers.h"
 #include "product.h"
 
 namespace tg {
@@ -66,7 +66,7 @@ class PackedSentence {
     for (int h = 0; h < heads_; ++h) {
       const float* k = data + h * (keys() + values());
       multiply_tiles(q + static_cast<size_t>(h) * head_dim_, ldq, m, k, key_panels_, head_dim_, weights, wide);
-      for (int r = 0; r < m; ++r) soften(weights + static_cast<size_t>(r) * wide);
+      for (int r = 0; r < m; ++r) softmax(weights + static_cast<size_t>(r) * wide, n_);
       for (int t = 0; seen && t < n_; ++t) seen[t] += weights[t] / heads_;
       multiply_tiles(weights, wide, m, k + keys(), value_panels_, n_, answers, answer);
       for (int r = 0; r < m; ++r)
@@ -79,16 +79,6 @@ class PackedSentence {
   const int n_, heads_, head_dim_, key_panels_, value_panels_;
   size_t keys() const { return static_cast<size_t>(key_panels_) * head_dim_ * kPanel; }
   size_t values() const { return static_cast<size_t>(value_panels_) * n_ * kPanel; }
-
-  void soften(float* weights) const {
-    float largest = -INFINITY;
-    for (int t = 0; t < n_; ++t) largest = std::max(largest, weights[t]);
-    map(weights, n_, [=](V w) { return exp(w - splat(largest)); });
-    float total = 0.f;
-    for (int t = 0; t < n_; ++t) total += weights[t];
-    const V scale = splat(1.f / total);
-    map(weights, n_, [=](V w) { return w * scale; });
-  }
 };
 
 }  // namespace tg

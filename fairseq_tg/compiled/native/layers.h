@@ -33,6 +33,17 @@ struct Norm {
   }
 };
 
+// In place
+inline void softmax(float* x, int n) {
+  float largest = -INFINITY;
+  for (int t = 0; t < n; ++t) largest = std::max(largest, x[t]);
+  map(x, n, [=](V v) { return exp(v - splat(largest)); });
+  float total = 0.f;
+  for (int t = 0; t < n; ++t) total += x[t];
+  const float scale = 1.f / total;
+  map(x, n, [=](V v) { return v * splat(scale); });
+}
+
 // One query of `heads` heads against `n` keys and values: softmax(q K^T) V. `key(t)` is the row of a key; its value
 // lies `to_value` floats behind. The query is scaled already. `weights` has room for n floats rounded up to whole
 // vectors.
