@@ -186,10 +186,9 @@ class Layout(ABC):
         What such a matrix makes of a mean is the mean of what it makes of the rows. So the engine has it in two parts:
         the context's is for every source token, once a sentence.
         """
-        maps = {site: self.actor_maps(self.actor, *sizes)[0] for site, sizes in self.actor_sites().items()}
+        sites = self.actor_sites() if self.averages and self.actor else {}
         part = "down" if self.actor_rank else "full"
-        sites = self.actor_sites() if self.averages else {}
-        return {f"{site}.{maps[site][0]}.{part}": state for site, (state, _) in sites.items()}
+        return {f"{site}.{self.actor_maps(self.actor, *sizes)[0][0]}.{part}": sizes[0] for site, sizes in sites.items()}
 
     def actor_maps(self, actor: str, state: int, context: int) -> List[Tuple[str, int, Tuple[int, ...], bool]]:
         """The maps of an actor (fairseq_tg/actors.py): name, input size, output sizes, whether they have biases."""

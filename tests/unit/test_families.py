@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from argparse import Namespace
+from dataclasses import replace
 from typing import Any, Dict, List
 
 import numpy as np
@@ -285,3 +286,4 @@ def test_weights_that_a_step_reads(workspace: Workspace, base: str, rank: int) -
         seen = state if base != "transformer" else state + context
         more += 2 * rank * seen + 2 * state * rank if rank else 2 * state * seen
     assert layout.weights_per_token() - plain.weights_per_token() == more > 0
+    assert replace(plain, actor_layers=(0,)).divided() == {}  # as a file may have it, which is read with care

@@ -142,6 +142,7 @@ class LstmDecoder : public Decoder {
   // Of every source token: what the encoder gives; its key and value; what the actor's first map makes of it
   std::vector<float> encoded_, source_, contexts_;
   std::vector<float> input_, gates_, both_, context_, top_, weights_;
+
   int hidden_at(int layer) const { return (1 + layer) * model_.hidden(); }
   int cell_at(int layer) const { return (1 + model_.layers() + layer) * model_.hidden(); }
 
