@@ -12,7 +12,7 @@ namespace tg {
 template <int M = kTileRows>
 inline void multiply_tiles(const float* x, int ldx, int m, const float* w, int panels, int cols, float* y, int ldy) {
   const size_t panel = static_cast<size_t>(cols) * kPanel;
-  const Tile tile{0, cols, true, false, kPanel};
+  const Tile tile{0, cols, true, false, kPanel, {}};
   constexpr int N = tile_panels(M);
   for (; m >= M; m -= M, x += static_cast<size_t>(M) * ldx, y += static_cast<size_t>(M) * ldy) {
     int p = 0;

@@ -44,48 +44,52 @@ inline void softmax(float* x, int n) {
   map(x, n, [=](V v) { return v * splat(scale); });
 }
 
-// One query of `heads` heads against `n` keys and values: softmax(q K^T) V. `key(t)` is the row of a key; its value
-// lies `to_value` floats behind. The query is scaled already. `weights` has room for n floats rounded up to whole
-// vectors.
+// N vectors of a weighted sum of n rows
+template <int N, class Row>
+TG_INLINE void weigh(Row row, const float* weights, int n, float scale, float* out) {
+  V sums[N] = {};
+  for (int t = 0; t < n; ++t) {
+    const float* from = row(t);
+    const V w = splat(weights[t]);
+    for (int i = 0; i < N; ++i) sums[i] += w * load(from + i * kLanes);
+  }
+  for (int i = 0; i < N; ++i) store(out + i * kLanes, sums[i] * splat(scale));
+}
+
+// One query of `heads` heads against `n` keys and values: softmax(q K^T) V. `key(t)` is the row of a key, all heads
+// beside each other; its value lies `to_value` floats behind. The query is scaled already. `weights` has room for `n`
+// floats of every head, rounded up to whole vectors.
 template <class Key>
 inline void attend(const float* q, Key key, int to_value, int n, int heads, int head_dim, float* out, float* weights) {
-  for (int h = 0; h < heads; ++h) {
-    const int at = h * head_dim;
-    float largest = -INFINITY;
-    for (int t = 0; t < n; ++t) {
-      const float* k = key(t) + at;
+  const int stride = (n + kLanes - 1) / kLanes * kLanes;
+  for (int t = 0; t < n; ++t) {  // row by row, as they lie in memory
+    const float *k = key(t), *asked = q;
+    for (int h = 0; h < heads; ++h, k += head_dim, asked += head_dim) {
       V dot = splat(0.f);
       int i = 0;
-      for (; i + kLanes <= head_dim; i += kLanes) dot += load(q + at + i) * load(k + i);
+      for (; i + kLanes <= head_dim; i += kLanes) dot += load(asked + i) * load(k + i);
       float s = sum(dot);
-      for (; i < head_dim; ++i) s += q[at + i] * k[i];
-      weights[t] = s;
-      largest = std::max(largest, s);
+      for (; i < head_dim; ++i) s += asked[i] * k[i];
+      weights[static_cast<size_t>(h) * stride + t] = s;
     }
-    map(weights, n, [=](V w) { return exp(w - splat(largest)); });
-    float total = 0.f;
-    for (int t = 0; t < n; ++t) total += weights[t];
+  }
+  for (int h = 0; h < heads; ++h) {
+    float* w = weights + static_cast<size_t>(h) * stride;
+    float largest = -INFINITY, total = 0.f;
+    for (int t = 0; t < n; ++t) largest = std::max(largest, w[t]);
+    map(w, n, [=](V v) { return exp(v - splat(largest)); });
+    for (int t = 0; t < n; ++t) total += w[t];
     const float scale = 1.f / total;
-    int i = 0;
-    for (; i + 4 * kLanes <= head_dim; i += 4 * kLanes) {
-      V s0 = splat(0.f), s1 = s0, s2 = s0, s3 = s0;
-      for (int t = 0; t < n; ++t) {
-        const float* value = key(t) + to_value + at + i;
-        V w = splat(weights[t]);
-        s0 += w * load(value);
-        s1 += w * load(value + kLanes);
-        s2 += w * load(value + 2 * kLanes);
-        s3 += w * load(value + 3 * kLanes);
-      }
-      store(out + at + i, s0 * splat(scale));
-      store(out + at + i + kLanes, s1 * splat(scale));
-      store(out + at + i + 2 * kLanes, s2 * splat(scale));
-      store(out + at + i + 3 * kLanes, s3 * splat(scale));
-    }
-    for (; i < head_dim; ++i) {
+    int i = h * head_dim;
+    const int end = i + head_dim;
+    const auto value = [&](int t) { return key(t) + to_value + i; };
+    for (; i + 4 * kLanes <= end; i += 4 * kLanes) weigh<4>(value, w, n, scale, out + i);
+    if (i + 2 * kLanes <= end) weigh<2>(value, w, n, scale, out + i), i += 2 * kLanes;
+    if (i + kLanes <= end) weigh<1>(value, w, n, scale, out + i), i += kLanes;
+    for (; i < end; ++i) {
       float s = 0.f;
-      for (int t = 0; t < n; ++t) s += weights[t] * key(t)[to_value + at + i];
-      out[at + i] = s * scale;
+      for (int t = 0; t < n; ++t) s += w[t] * *value(t);
+      out[i] = s * scale;
     }
   }
 }

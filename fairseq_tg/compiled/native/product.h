@@ -158,10 +158,21 @@ constexpr int kTileRows = 6;
 constexpr int tile_panels(int m) { return m == 1 ? 4 : m == 2 ? 2 : 1; }
 #endif
 
+// Weights that a later turn begins with, two panels or the same one twice, to be on their way meanwhile; or null
+struct Ahead {
+  const char* panels[2] = {nullptr, nullptr};
+  TG_INLINE void prefetch(size_t offset) const {
+    if (!panels[0]) return;
+    __builtin_prefetch(panels[0] + offset);
+    __builtin_prefetch(panels[1] + offset);
+  }
+};
+
 struct Tile {
   int begin, end;    // columns (of int8: pairs of them) of this turn
   bool first, last;  // whether the sums begin with it, whether they end
   int live;          // rows of the matrix in the last panel of the tile
+  Ahead ahead;
 };
 
 // The sums of a tile go to y, as bits of float or int32, and come back from there
@@ -196,6 +207,7 @@ TG_INLINE void float_tile(const float* x, int ldx, const float* w, size_t panel,
       }
   }
   for (int c = tile.begin; c < tile.end; ++c) {
+    tile.ahead.prefetch(static_cast<size_t>(c - tile.begin) * kPanel * sizeof(float));
     V weights[N][kVectors];
     for (int n = 0; n < N; ++n)
       for (int i = 0; i < kVectors; ++i)
@@ -258,6 +270,7 @@ TG_INLINE void int8_tile(const int16_t* x, int ldx, const float* x_scales, const
   }
   for (int c = tile.begin; c < tile.end; ++c) {
     const int8_t* at = w + static_cast<size_t>(c) * kPanel * 2;
+    tile.ahead.prefetch(static_cast<size_t>(c - tile.begin) * kPanel * 2);
 #if defined(__AVX512F__)
     __m512i weights[N];
     for (int n = 0; n < N; ++n)
@@ -385,7 +398,7 @@ class Product {
     for (int c = 0; c == 0 || c < depth_; c += turn_)
       for (int t = 0, r = first_row; t < tiles; ++t) {
         const int height = (end_row - r + (tiles - t) - 1) / (tiles - t);
-        rows<kTileRows>(height, r, begin, end, c);
+        rows<kTileRows>(height, r, begin, end, c, ahead(begin, c, t, tiles));
         r += height;
       }
   }
@@ -403,23 +416,38 @@ class Product {
   const int pairs_;
   int chunk_, turn_, together_, depth_;
 
+  // What one of several tiles fetches of the next turn's weights, which its first tile would wait for. (Where there is
+  // only one, every tile does: the processor's own prefetching is better at that.)
+  Ahead ahead(int begin, int c, int t, int tiles) const {
+    if (tiles == 1) return {};
+    const bool ends = c + turn_ >= depth_;
+    const int first = t * together_ / tiles, last = std::max(first, (t + 1) * together_ / tiles - 1);
+    const auto at = [&](int panel) {  // behind the last one, too: nothing is read there
+      const size_t place = (static_cast<size_t>(panel) * depth_ + (ends ? 0 : c + turn_)) * kPanel;
+      return int8_ ? reinterpret_cast<const char*>(w_.quantized.data() + place * 2)
+                   : reinterpret_cast<const char*>(w_.weights.data() + place);
+    };
+    const int panel = ends ? begin + together_ : begin;
+    return {{at(panel + first), at(panel + last)}};
+  }
+
   template <int M>
-  void rows(int height, int r, int begin, int end, int c) {
+  void rows(int height, int r, int begin, int end, int c, Ahead ahead) {
     if constexpr (M > 1) {
-      if (height < M) return rows<M - 1>(height, r, begin, end, c);
+      if (height < M) return rows<M - 1>(height, r, begin, end, c, ahead);
     }
     constexpr int N = tile_panels(M);
     int p = begin;
-    for (; p + N <= end; p += N) tile<M, N>(r, p, c);
+    for (; p + N <= end; p += N) tile<M, N>(r, p, c, ahead);
     if constexpr (N > 1) {
-      for (; p < end; ++p) tile<M, 1>(r, p, c);
+      for (; p < end; ++p) tile<M, 1>(r, p, c, ahead);
     }
   }
 
   template <int M, int N>
-  void tile(int r, int p, int c) {
+  void tile(int r, int p, int c, Ahead ahead) {
     const int end = std::min(depth_, c + turn_), live = std::min(kPanel, w_.rows - (p + N - 1) * kPanel);
-    const Tile tile{c, end, c == 0, end == depth_, live};
+    const Tile tile{c, end, c == 0, end == depth_, live, ahead};
     float* y = y_ + static_cast<size_t>(r) * ldy_ + p * kPanel;
     const float* bias = &w_.bias[static_cast<size_t>(p) * kPanel];
     if (int8_) {

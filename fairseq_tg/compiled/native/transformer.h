@@ -162,7 +162,7 @@ class TransformerDecoder : public Decoder {
   }
   PackedSentence packed(int b) const { return {sources_.length(b), stack_.heads, stack_.dim / stack_.heads}; }
   float* weights(int n) {
-    weights_.resize(std::max<size_t>(weights_.size(), n + kLanes));
+    grow(weights_, static_cast<size_t>(stack_.heads) * (n + kLanes));
     return weights_.data();
   }
 
