@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from fairseq_tg.evaluation.shares import Share
+from fairseq_tg.evaluation.shares import Difference, Share
 
 #: A share below this is little
 LITTLE = 0.8
@@ -23,6 +23,18 @@ def verdict(name: str, share: Share) -> str:
     if share.low <= 0:
         return f"these sentences are too few to tell {name} from greedy search, or from beam 4"
     return f"{name} and beam 4 cannot be told apart on these sentences: the interval has 1 in it"
+
+
+def compare(name: str, other: str, difference: Difference) -> str:
+    """Whether a system is as good as another one."""
+    said = f"{name} against {other}: {difference} BLEU"
+    if difference.low is None or difference.high is None:
+        return f"{said}, of too few sentences"
+    if difference.low > 0:
+        return f"{said}: it is better, as the whole interval is above 0"
+    if difference.high < 0:
+        return f"{said}: it is worse, as the whole interval is below 0"
+    return f"{said}: they cannot be told apart on these sentences"
 
 
 def advise(share: Share, length: float) -> List[str]:

@@ -20,6 +20,7 @@ class Evaluation:
     data: str = option("data directory")
     base: str = option("the base's checkpoint")
     actor: Tuple[str, ...] = option("a tg checkpoint of it; may be given several times", ())
+    cont: Optional[str] = option("the whole base trained on the pseudo corpus: an ordinary checkpoint", None)
     subset: str = option("split to translate; the report takes several, as in test,test1", "test")
     threads: int = option("of every system", 1, least=1)
     languages: LanguageOptions = field(default_factory=LanguageOptions, metadata={"help": LANGUAGES})
@@ -41,7 +42,6 @@ class ReportOptions(Evaluation):
 class BenchOptions(Evaluation):
     """Of `fairseq-tg bench`."""
 
-    cont: Optional[str] = option("the whole base trained on the pseudo corpus: an ordinary checkpoint", None)
     engines: Tuple[str, ...] = option(
         "what is measured: fairseq's own search, the native engine in fairseq's commands (fast), and compiled files",
         ENGINES,

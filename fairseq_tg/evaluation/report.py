@@ -14,7 +14,7 @@ import torch
 
 from fairseq_tg.differences import differing_words
 from fairseq_tg.errors import UserError
-from fairseq_tg.evaluation.advice import advise, verdict
+from fairseq_tg.evaluation.advice import advise, compare, verdict
 from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.examples import Example, choose_examples
 from fairseq_tg.evaluation.explained import draw_examples, picture_name
@@ -26,7 +26,7 @@ from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.oracle import oracle_translations
 from fairseq_tg.evaluation.plots import Point, load_pyplot, norms_over_training, quality_and_speed
 from fairseq_tg.evaluation.scores import Scores, score_systems
-from fairseq_tg.evaluation.shares import Share, bleu_statistics, corpus_bleu, recovered_shares
+from fairseq_tg.evaluation.shares import Difference, Share, bleu_statistics, corpus_bleu, differences, recovered_shares
 from fairseq_tg.evaluation.subset import Subset, read_subsets
 from fairseq_tg.evaluation.systems import Load, System, build_search
 from fairseq_tg.evaluation.tables import Progress, Section, as_html, as_text, in_words, settings, versions, write
@@ -41,6 +41,8 @@ TRAIN_LOG = "train.log"
 SLOW = "fairseq "
 #: The sets together
 ALL = "all"
+#: The whole base, trained on what actors are trained on
+CONT = "cont."
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class SetResult:
 
     sentences: int
     bleu: Dict[str, float]
-    shares: Dict[str, Share]  # of the beam-4 gain, by tg system
+    shares: Dict[str, Share]  # of the beam-4 gain, by tg system, and of `cont.`
+    beside_cont: Dict[str, Difference]  # by tg system
 
 
 @dataclass
@@ -86,6 +89,8 @@ def make_report(options: ReportOptions) -> Report:
     models = {"base": base, **{name: _load_actor(load, path, options, found) for name, path in actors.items()}}
     names = options.subset.split(",")
     subset = read_subsets(task, names, base, options.text, scores_targets=True)
+    if options.cont and isinstance(load(options.cont, options.data)[0], ActorModel):
+        raise UserError(f"--cont {options.cont} has actors: give it to --actor")
     make_directory(Path(options.out))
     report = Report(options, found, len(subset.sources), versions())
 
@@ -93,7 +98,8 @@ def make_report(options: ReportOptions) -> Report:
     # All on one engine, so that speeds tell what a search costs; fairseq's own, which find the same, beside them
     lineup.add("greedy", "fast", options.base)
     lineup.add("beam 4", "fast", options.base, 4)
-    for name, path in actors.items():
+    cont = {CONT: options.cont} if options.cont else {}
+    for name, path in {**actors, **cont}.items():
         lineup.add(name, "fast", path)
         lineup.add(f"{name}+beam 4", "fast", path, 4)
     for name, path in {"greedy": options.base, "beam 4": options.base, **actors}.items():
@@ -115,7 +121,7 @@ def make_report(options: ReportOptions) -> Report:
         say("scores and significance")
         report.scores = score_systems(texts, subset.references, ["greedy", "beam 4"], subset.tokenizer)
         sure = token_means(base, task, subset.sources, tokens["greedy"], True, say, "how sure the base is")
-        report.sets = _by_set({name: texts[name] for name in functions}, subset, sure, list(actors))
+        report.sets = _by_set({name: texts[name] for name in functions}, subset, sure, list(actors), bool(cont))
         report.shares = {name: report.sets[ALL].shares[name].value for name in actors}
         if "TER" not in report.scores.signatures:
             report.notes.append(f"no TER: {subset.tokenizer} counts characters, whose edit rate takes too long")
@@ -147,7 +153,7 @@ def make_report(options: ReportOptions) -> Report:
 
 
 def _by_set(
-    texts: Dict[str, List[str]], subset: Subset, sure: Sequence[float], actors: Sequence[str]
+    texts: Dict[str, List[str]], subset: Subset, sure: Sequence[float], actors: Sequence[str], with_cont: bool
 ) -> Dict[str, SetResult]:
     """Every set, its hard half (where the base is least sure of its own greedy output), and all of them together."""
     assert subset.references is not None
@@ -166,7 +172,8 @@ def _by_set(
                 name: fmean(corpus_bleu(found[np.asarray(ids)].sum(axis=0)) for ids in sets)
                 for name, found in statistics.items()
             },
-            recovered_shares(statistics, sets, actors),
+            recovered_shares(statistics, sets, [*actors, CONT] if with_cont else actors),
+            differences(statistics, sets, actors, CONT) if with_cont else {},
         )
         for group, sets in groups.items()
     }
@@ -255,19 +262,22 @@ def _share_lines(report: Report) -> List[str]:
     """What of the beam's gain each actor recovers, how sure that is, and whether there is a gain to take shares of."""
     if ALL not in report.sets or not report.shares:
         return []
-    shares = report.sets[ALL].shares
+    shares, beside = report.sets[ALL].shares, report.sets[ALL].beside_cont
     some = next(iter(shares.values()))
+    besides = [compare(name, CONT, difference) for name, difference in beside.items()]
     if some.gain <= 0:
-        return ["beam 4 gains nothing over greedy: there is nothing to take a share of"]
+        return ["beam 4 gains nothing over greedy: there is nothing to take a share of", *besides]
     sets = len(report.options.subset.split(","))
     gain = f"{some.gain:.2f} BLEU that beam 4 gains over greedy" + (f", summed over {sets} sets" if sets > 1 else "")
     lengths = report.scores.lengths if report.scores else {}
     lines = []
     for name, share in shares.items():
         lines += [f"{name} recovers {share} of the {gain}", verdict(name, share)]
-        lines += advise(share, lengths.get(name, 1.0))
-    if len(shares) > 1:
-        values = [share.value for share in shares.values() if share.value is not None]
+        if name in report.shares:
+            lines += advise(share, lengths.get(name, 1.0))
+    lines += besides
+    values = [value for value in report.shares.values() if value is not None]
+    if len(values) > 1:
         spread = f"from {min(values):.2f} to {max(values):.2f}"
         lines.append(f"the mean of these {len(values)} shares is {fmean(values):.2f}, {spread}")
     if some.doubtful > 0.025:
@@ -282,7 +292,7 @@ def _sets(report: Report) -> Section:
     for name, found in report.sets.items():
         bleu, shares = [f"{found.bleu[system]:.2f}" for system in systems], map(str, found.shares.values())
         rows.append([name, f"{found.sentences:,}", *bleu, *shares])
-    header = ["BLEU", "sentences", *systems, *(f"share of {name}" for name in report.shares)]
+    header = ["BLEU", "sentences", *systems, *(f"share of {name}" for name in report.sets[ALL].shares)]
     notes = ["hard half: where the base is least sure of its greedy output, by its mean log-probability"]
     if report.shares:
         notes.append("share of beam 4's gain (95% interval: paired bootstrap over sentences, 1000 samples)")

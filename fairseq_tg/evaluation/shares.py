@@ -1,9 +1,9 @@
-"""How much of beam search's gain over greedy search a system recovers, and how sure that is."""
+"""How much of beam search's gain a system recovers, how far it is from another, and how sure that is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from sacrebleu.metrics import BLEU
@@ -36,6 +36,19 @@ class Share:
         return f"{self.value:.2f}{interval}"
 
 
+@dataclass(frozen=True)
+class Difference:
+    """Of a system to another in BLEU, the mean over several sets; the interval as that of a share."""
+
+    value: float
+    low: Optional[float] = None
+    high: Optional[float] = None
+
+    def __str__(self) -> str:
+        interval = "" if self.low is None else f" ({self.low:+.2f} to {self.high:+.2f})"
+        return f"{self.value:+.2f}{interval}"
+
+
 def bleu_statistics(outputs: Sequence[str], references: Sequence[str], tokenizer: str = USUAL) -> np.ndarray:
     """What BLEU is made of, for each sentence: both lengths, matches and n-grams of each order. N x 10."""
     # A single sentence is to have an effective order; its counts are the same
@@ -59,7 +72,27 @@ def recovered_shares(
         statistics: of `greedy`, of `beam` and of the systems, for all sentences.
         sets: the sentences of each set.
     """
-    names = ["greedy", beam, *systems]
+    found, samples = _bootstrap(statistics, ["greedy", beam, *systems], sets)
+    return {name: _share(found, samples, 2 + index) for index, name in enumerate(systems)}
+
+
+def differences(
+    statistics: Mapping[str, np.ndarray], sets: Sequence[Sequence[int]], systems: Sequence[str], other: str
+) -> Dict[str, Difference]:
+    """How far each system is from another one. The arguments are those of `recovered_shares`."""
+    found, samples = (each / len(sets) for each in _bootstrap(statistics, [other, *systems], sets))
+    further, drawn = found[1:] - found[0], samples[:, 1:] - samples[:, :1]
+    intervals = np.percentile(drawn, [2.5, 97.5], axis=0).T if len(drawn) else [()] * len(systems)
+    return {
+        name: Difference(float(value), *map(float, interval))
+        for name, value, interval in zip(systems, further, intervals)
+    }
+
+
+def _bootstrap(
+    statistics: Mapping[str, np.ndarray], names: List[str], sets: Sequence[Sequence[int]]
+) -> Tuple[np.ndarray, np.ndarray]:
+    """BLEU of every system, summed over the sets: of all sentences, and of every sample. systems, S x systems."""
     generator = np.random.default_rng(SEED)
     found, samples = np.zeros((1, len(names))), np.zeros((SAMPLES, len(names)))
     for one in sets:
@@ -67,7 +100,7 @@ def recovered_shares(
         samples += _scores(statistics, names, generator.multinomial(len(one), [1 / len(one)] * len(one), SAMPLES), one)
     if min(map(len, sets)) < 2:
         samples = samples[:0]  # one sentence is all that can be drawn
-    return {name: _share(found[0], samples, 2 + index) for index, name in enumerate(systems)}
+    return found[0], samples
 
 
 def _scores(

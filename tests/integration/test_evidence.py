@@ -254,6 +254,22 @@ def test_several_sets_are_pooled(workspace, data, recipe, tmp_path):
     assert "valid, hard half" in printed and "mean log-probability" in printed
 
 
+def test_cont_stands_beside_the_actors(workspace, data, recipe, tmp_path):
+    """With the base itself in its place: what it gives is known."""
+    actor, base = recipe[0] / "actor" / "checkpoint_best.pt", workspace.bases["lstm"]
+    printed = report(workspace, data, tmp_path, "--actor", actor, "--cont", base, "--subset", "test,valid")
+    found = json.loads((tmp_path / "report.json").read_text())
+    values = found["scores"]["values"]
+    assert values["cont."] == values["greedy"] and values["cont.+beam 4"] == values["beam 4"]
+    for part in found["sets"].values():
+        difference = part["beside_cont"]["tg"]
+        assert difference["value"] == pytest.approx(part["bleu"]["tg"] - part["bleu"]["greedy"])
+        assert difference["low"] <= difference["value"] <= difference["high"]
+    assert "tg against cont.: " in printed and set(found["shares"]) == {"tg"}
+    with pytest.raises(UserError, match="has actors: give it to --actor"):
+        report(workspace, data, tmp_path / "other", "--cont", actor)
+
+
 def test_one_sentence_is_enough_for_scores_but_not_for_significance(workspace, data, tmp_path):
     printed = report(workspace, data, tmp_path, "--subset", "one")
     assert "one sentence is too few for a test of significance" in printed

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fairseq_tg.evaluation.advice import advise, verdict
-from fairseq_tg.evaluation.shares import Share
+from fairseq_tg.evaluation.advice import advise, compare, verdict
+from fairseq_tg.evaluation.shares import Difference, Share
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,19 @@ def test_the_verdict_is_that_of_the_interval(low: float, high: float, said: str)
 
 def test_without_an_interval_nothing_is_claimed() -> None:
     assert "cannot be said" in verdict("tg", Share(2.0, 1.2))
+
+
+@pytest.mark.parametrize(
+    "low, high, said",
+    [
+        (0.1, 0.9, "+0.40 (+0.10 to +0.90) BLEU: it is better"),
+        (-0.1, 0.9, "cannot be told apart"),
+        (-0.9, -0.1, "worse"),
+        (None, None, "too few"),
+    ],
+)
+def test_two_systems_are_told_apart_by_the_interval(low: float, high: float, said: str) -> None:
+    assert said in compare("tg", "cont.", Difference(0.4, low, high))
 
 
 def test_advice_is_for_those_who_got_little() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU
 
-from fairseq_tg.evaluation.shares import Share, bleu_statistics, corpus_bleu, recovered_shares
+from fairseq_tg.evaluation.shares import Share, bleu_statistics, corpus_bleu, differences, recovered_shares
 
 WORDS = ["the", "a", "dog", "cat", "man", "sees", "runs", "on", "in", "red", "blue", "big", "small", "house", "street"]
 
@@ -46,6 +46,23 @@ def test_a_share_is_that_of_the_gains_of_all_sets() -> None:
     assert share.gain == pytest.approx(gains["beam 4"]) and share.value == pytest.approx(gains["tg"] / gains["beam 4"])
     assert share.low < share.value < share.high and share.doubtful == 0.0
     assert recovered_shares(statistics, sets, ["tg"])["tg"] == share  # the same again
+
+
+def test_a_difference_is_the_mean_over_sets_and_its_interval_finds_what_is_there() -> None:
+    outputs, references = example(300, {"cont.": 0.3, "like": 0.3, "better": 0.15})
+    statistics = {name: bleu_statistics(output, references) for name, output in outputs.items()}
+    sets = [range(100), range(100, 300)]
+    found = differences(statistics, sets, ["like", "better", "cont."], "cont.")
+    means = {
+        name: np.mean([corpus_bleu(each[np.asarray(one)].sum(axis=0)) for one in sets])
+        for name, each in statistics.items()
+    }
+    for name, difference in found.items():
+        assert difference.value == pytest.approx(means[name] - means["cont."])
+    assert found["better"].low > 0 and found["like"].low < 0 < found["like"].high
+    assert (found["cont."].low, found["cont."].high) == (0, 0)  # to itself
+    one = differences({name: each[:1] for name, each in statistics.items()}, [range(1)], ["like"], "cont.")["like"]
+    assert one.low is None and one.high is None
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
