@@ -23,7 +23,7 @@ from fairseq_tg.recipe.corpora import corpus_hash
 from fairseq_tg.recipe.methods import CONT_LR, of_all
 from fairseq_tg.recipe.options import TRIED, Recipe, Training
 from fairseq_tg.recipe.rounds import Trained, lists_directory, validation_score
-from fairseq_tg.recipe.training import BEST, train
+from fairseq_tg.recipe.training import BEST, Job
 from fairseq_tg.tasks.loading import load_model
 
 
@@ -51,7 +51,8 @@ def main() -> None:
         manifest = CorpusDirectory(str(data)).manifest
         assert manifest is not None, f"{data} is not finished"
         out = args.work / "cont" / f"round-{number}"
-        start = train(training, data, args.base, record, out, task, corpus_hash(manifest), args.threads, start=start)
+        job = Job(training, args.base, record, task, data, corpus_hash(manifest), out, start=start)
+        start = job.run(args.threads)
         done.append(Trained(validation_score(start), start))
         print(f"cont., round {number} on {data}: greedy BLEU on the validation set {done[-1].score:.2f}", flush=True)
     shutil.copyfile(max(done, key=lambda one: one.score).checkpoint, args.work / "cont" / BEST)

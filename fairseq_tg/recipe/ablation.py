@@ -22,7 +22,7 @@ from fairseq_tg.recipe.lengths import with_objective, with_tokenizer
 from fairseq_tg.recipe.methods import METHODS, PAPERS, compare_methods, of_all
 from fairseq_tg.recipe.options import KINDS, LIST_CRITERIA, Ablation, Recipe, Training
 from fairseq_tg.recipe.run import check, check_objective, open_base
-from fairseq_tg.recipe.training import count_updates, train
+from fairseq_tg.recipe.training import Job, count_updates
 from fairseq_tg.tokenizers import OF_CHARACTERS, USUAL
 
 COMPOSITIONS = ("para", "full", "thd", "top1", "comb")
@@ -104,10 +104,8 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
         print(f"== {kind} {number} of {len(planned)}: {cell.name}")
         data, digest = _corpus(recipe, cell, out, pseudo, manifest, task)
         directory = out / "cells" / f"{kind}-{cell.name.replace(' ', '-').replace('=', '').rstrip('.')}"
-        path = train(
-            cell.training, data, recipe.base, base, directory, task, digest, recipe.workers, updates, recipe.text
-        )
-        checkpoints[cell.name] = str(path)
+        job = Job(cell.training, recipe.base, base, task, data, digest, directory, updates, recipe.text)
+        checkpoints[cell.name] = str(job.run(recipe.workers))
     for name, checkpoint in checkpoints.items():
         function = build(
             System(name, "fast", checkpoint, recipe.data, threads=recipe.workers, languages=recipe.languages)

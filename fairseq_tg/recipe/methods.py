@@ -21,7 +21,7 @@ from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, v
 from fairseq_tg.models.record import Base
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash, hash_originals
 from fairseq_tg.recipe.options import Ablation, Training
-from fairseq_tg.recipe.training import count_updates, train
+from fairseq_tg.recipe.training import Job, count_updates
 
 BEAM = 4  # also the chains of NPAD: as many hypotheses
 TURNS, BATCH = 3, 32
@@ -108,16 +108,13 @@ def _train(name: str, seed: int, recipe: Ablation, base: Base, task: Any) -> Pat
     print(f"== {name}, seed {seed}")
     label = name.replace(" ", "-").replace("'", "").rstrip(".")
     directory = out / "cells" / f"method-{label}-{seed}"
-    checkpoint = train(
-        training, data, recipe.base, base, directory, task, digest, recipe.workers, updates, recipe.text, more=more
-    )
+    job = Job(training, recipe.base, base, task, data, digest, directory, updates, recipe.text, more=more)
+    checkpoint = job.run(recipe.workers)
     refined = replace(recipe, training=usual).refined()
     if name != "tg" or refined is None:
         return checkpoint
     directory = directory.with_name(f"{directory.name}-refined")
-    return train(
-        refined, pseudo, recipe.base, base, directory, task, digest, recipe.workers, text=recipe.text, start=checkpoint
-    )
+    return replace(job, training=refined, directory=directory, updates=None, start=checkpoint).run(recipe.workers)
 
 
 def _translate(methods: List[Method], subset: Subset, eos: int) -> Tuple[Dict[str, List[str]], Dict[str, Turns]]:

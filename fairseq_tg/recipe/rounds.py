@@ -24,7 +24,7 @@ from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
 from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.options import AUTO, TRIED, Recipe, Training
 from fairseq_tg.recipe.stages import Stage, recorded_settings
-from fairseq_tg.recipe.training import BEST, check_same_base, stage_of, train
+from fairseq_tg.recipe.training import BEST, Job, check_same_base
 from fairseq_tg.tasks.loading import load_model
 
 #: In the stamp of OUT/actor: the checkpoints of which it has the best
@@ -62,15 +62,7 @@ class Trainings:
     def take_over(self, name: str, lists: Lists) -> None:
         """Let the first training be the one that a run with other --rounds, --selection or --refine has begun, if it is
         the same but for its place; refuse now what OUT/actor could not be the place of the best in."""
-        recipe, selection = self.recipe, self.recipe.selections()[0]
-        first = stage_of(
-            recipe.training_on(selection),
-            self.base,
-            self.directory(name),
-            self.task,
-            corpus_hash(lists.manifest),
-            text=recipe.text,
-        )
+        first = self._job(name, self.recipe.training_on(self.recipe.selections()[0]), lists).stage()
         for other in (self.out / "actor", *(self.out / other / "actor" for other in FIRST)):
             first.take_over(other)
         if self.several:
@@ -78,28 +70,23 @@ class Trainings:
 
     def train(self, name: str, training: Training, selection: str, lists: Lists, start: Optional[Path]) -> Trained:
         """Train on what a selection chooses of lists, from fresh actors or on from a checkpoint's."""
-        recipe, data, manifest = self.recipe, lists.directory, lists.manifest
+        recipe, chosen = self.recipe, lists
         if selection != recipe.selections()[0]:  # the same lists, chosen from otherwise
             data = lists.directory.with_name(f"pseudo-{selection}")
             manifest = build_corpus(recipe, self.task, data, selection=selection, kbest_from=lists.directory)
-        directory = self.directory(name)
-        print(f"== 2 of 3: {training.actor} actors by {training.criterion}, on {selection}, {directory}")
-        checkpoint = train(
-            training,
-            data,
-            recipe.base,
-            self.base,
-            directory,
-            self.task,
-            corpus_hash(manifest),
-            recipe.workers,
-            text=recipe.text,
-            start=start,
-        )
+            chosen = Lists(data, manifest)
+        job = self._job(name, training, chosen, start)
+        print(f"== 2 of 3: {training.actor} actors by {training.criterion}, on {selection}, {job.directory}")
+        checkpoint = job.run(recipe.workers)
         found = Trained(validation_score(checkpoint), checkpoint)
         if self.several:
             print(f"{name}: greedy BLEU on the validation set {found.score:.2f}")
         return found
+
+    def _job(self, name: str, training: Training, lists: Lists, start: Optional[Path] = None) -> Job:
+        base, record, text = self.recipe.base, self.base, self.recipe.text
+        corpus, directory = corpus_hash(lists.manifest), self.directory(name)
+        return Job(training, base, record, self.task, lists.directory, corpus, directory, text=text, start=start)
 
     def lists(self, number: int, before: Optional[Lists] = None, model: Optional[Path] = None) -> Lists:
         """Those of the base or, in a later round, of a model with actors, where these have changed something."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -67,76 +67,73 @@ def training_flags(training: Training, base: str, family: str, updates: int) -> 
     return flags + (["--base-dropout"] if training.base_dropout else [])
 
 
-def stage_of(
-    training: Training,
-    base_record: Any,
-    directory: Path,
-    task: Any,
-    corpus_hash: str,
-    updates: Optional[int] = None,
-    text: Optional[WordOptions] = None,
-    start: Optional[Path] = None,
-    more: Sequence[str] = (),
-) -> Stage:
-    """A training as a stage: everything that it depends on. The arguments are those of `train`."""
-    training = training.of_family(base_record.family)
-    settings: Dict[str, Any] = {"training": asdict(training), "base": base_record.fingerprint, "corpus": corpus_hash}
-    settings.update(updates=updates, **with_contents((text or WordOptions()).given()))
-    if task.marks:
-        settings["task"] = task.task_flags()
-    if start is not None:
-        settings["start"] = hash_file(start)
-    if more:
-        settings["more"] = list(more)
-    return Stage(directory, settings)
-
-
-def train(
-    training: Training,
-    data: Path,
-    base: str,
-    base_record: Any,
-    directory: Path,
-    task: Any,
-    corpus_hash: str,
-    threads: int,
-    updates: Optional[int] = None,
-    text: Optional[WordOptions] = None,
-    start: Optional[Path] = None,
-    more: Sequence[str] = (),
-) -> Path:
-    """Train and give the best checkpoint by greedy BLEU on the validation set; what is done already is kept.
+@dataclass(frozen=True)
+class Job:
+    """A training of actors on a base, or of the whole base, in a directory of its own.
 
     Args:
-        data: a data directory with the pseudo corpus as its train split and the real validation set.
-        base_record: of the base: its family and its options.
+        training: its settings; those that are not given are what is best for the base's family.
+        base: the base's checkpoint.
+        record: its family and its options.
         task: has the target's dictionary and language.
+        data: a data directory with the pseudo corpus as its train split and the real validation set.
         corpus_hash: of the pseudo corpus, which the training depends on.
         updates: instead of as many as the epochs have, to compare corpora of several sizes.
         text: how the data was made of text, which is what validations score.
-        start: a checkpoint whose actors are trained on.
+        start: a checkpoint whose weights are trained on.
         more: further flags of fairseq-train, which override those of the training.
     """
-    stage = stage_of(training, base_record, directory, task, corpus_hash, updates, text, start, more)
-    training, text = training.of_family(base_record.family), text or WordOptions()
-    if stage.is_done():
-        return directory / BEST
-    updates = updates or count_updates(data, training)
-    flags = training_flags(training, base, base_record.family, updates)
-    if not training.actor:
-        flags += architecture_flags(base_record)
-    elif training.criterion in LIST_CRITERIA:
-        flags += ["--kbest-lists", str(data)]
-    if start is not None:
-        flags += ["--finetune-from-model", str(start)]
-    flags += [*task.task_flags(), *source_flags(training, text), *more]
-    with stage.doing([BEST, TRAIN_LOG]):
-        if not _has_ended(directory, updates, training.patience):
-            _run(data, directory, [*flags, *_validation(data, text, task, training.patience)], updates, threads)
-        if training.actor and (directory / BEST).is_file():
-            config = load_checkpoint(str(directory / BEST))["cfg"]["model"]
-            check_same_base(base, base_record, Base.from_json(recorded_base(config)).fingerprint)
-    return directory / BEST
+
+    training: Training
+    base: str
+    record: Any
+    task: Any
+    data: Path
+    corpus_hash: str
+    directory: Path
+    updates: Optional[int] = None
+    text: WordOptions = field(default_factory=WordOptions)
+    start: Optional[Path] = None
+    more: Sequence[str] = ()
+
+    def stage(self) -> Stage:
+        """Everything that its outcome depends on."""
+        training = self.training.of_family(self.record.family)
+        settings: Dict[str, Any] = {"training": asdict(training), "base": self.record.fingerprint}
+        settings.update(corpus=self.corpus_hash, updates=self.updates, **with_contents(self.text.given()))
+        if self.task.marks:
+            settings["task"] = self.task.task_flags()
+        if self.start is not None:
+            settings["start"] = hash_file(self.start)
+        if self.more:
+            settings["more"] = list(self.more)
+        return Stage(self.directory, settings)
+
+    def run(self, threads: int) -> Path:
+        """Train and give the best checkpoint by greedy BLEU on the validation set; what is done already is kept."""
+        stage, best = self.stage(), self.directory / BEST
+        if stage.is_done():
+            return best
+        training = self.training.of_family(self.record.family)
+        updates = self.updates or count_updates(self.data, training)
+        with stage.doing([BEST, TRAIN_LOG]):
+            if not _has_ended(self.directory, updates, training.patience):
+                _run(self.data, self.directory, self._flags(training, updates), updates, threads)
+            if training.actor and best.is_file():
+                config = load_checkpoint(str(best))["cfg"]["model"]
+                check_same_base(self.base, self.record, Base.from_json(recorded_base(config)).fingerprint)
+        return best
+
+    def _flags(self, training: Training, updates: int) -> List[str]:
+        flags = training_flags(training, self.base, self.record.family, updates)
+        if not training.actor:
+            flags += architecture_flags(self.record)
+        elif training.criterion in LIST_CRITERIA:
+            flags += ["--kbest-lists", str(self.data)]
+        if self.start is not None:
+            flags += ["--finetune-from-model", str(self.start)]
+        flags += [*self.task.task_flags(), *source_flags(training, self.text), *self.more]
+        return flags + _validation(self.data, self.text, self.task, training.patience)
 
 
 def check_same_base(base: str, base_record: Any, found: str) -> None:

@@ -186,14 +186,14 @@ def test_a_training_that_had_ended_is_not_trained_on(
     task = SimpleNamespace(
         marks=(), task_flags=list, pairs=[("xx", "yy")], target_dictionary=SimpleNamespace(symbols=[])
     )
-    given: Any = (Training(patience=3), tmp_path, "base.pt", base, tmp_path / "actor", task, "corpus", 1, 7)
+    job = training.Job(Training(patience=3), "base.pt", base, task, tmp_path, "corpus", tmp_path / "actor", 7)
     with pytest.raises(KeyboardInterrupt):
-        training.train(*given)
-    training.train(*given)
+        job.run(1)
+    job.run(1)
     assert len(ran) == 1 + again
     base.fingerprint = "of what was there at the start"  # and another file since
     with pytest.raises(UserError, match=r"'base.pt' has changed meanwhile: give a copy that stays as it is"):
-        training.train(*given[:4], tmp_path / "another", *given[5:])
+        replace(job, directory=tmp_path / "another").run(1)
     assert "outputs" not in (tmp_path / "another" / "stage.json").read_text()
 
 

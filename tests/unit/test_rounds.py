@@ -13,7 +13,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.recipe import rounds
 from fairseq_tg.recipe.options import Recipe, Refinement, Training
-from fairseq_tg.recipe.training import BEST, stage_of
+from fairseq_tg.recipe.training import BEST, Job
 
 TASK = SimpleNamespace(marks=())
 BASE: Any = SimpleNamespace(family="lstm", fingerprint="of the base")
@@ -40,9 +40,8 @@ def start(tmp_path: Path, corpus_base: List[str], monkeypatch: pytest.MonkeyPatc
         files = {"train": f"{changes.get('selection')} {model and model.read_text()}"}
         return {"files": files, "counts": counts, "recipe": {"base": corpus_base}}
 
-    def train(training: Training, data: Path, base: str, record: Any, directory: Path, *rest: Any, **more: Any) -> Path:
-        task, corpus, _ = rest
-        stage = stage_of(training, record, directory, task, corpus, text=more["text"], start=more["start"])
+    def train(job: Job, threads: int) -> Path:
+        stage, directory = job.stage(), job.directory
         if not stage.is_done():
             with stage.doing([BEST, TRAIN_LOG]):
                 trained.append(directory.parent.name)
@@ -56,8 +55,8 @@ def start(tmp_path: Path, corpus_base: List[str], monkeypatch: pytest.MonkeyPatc
         assert best == tmp_path / "actor" / BEST and best.is_file()
         return list(trained)
 
-    for function in (build_corpus, train):
-        monkeypatch.setattr(rounds, function.__name__, function)
+    monkeypatch.setattr(rounds, "build_corpus", build_corpus)
+    monkeypatch.setattr(Job, "run", train)
     monkeypatch.setattr(rounds, "validation_score", lambda path: len(path.read_text()))
     return begin
 
