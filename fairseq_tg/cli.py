@@ -129,15 +129,11 @@ def _compile(options: Compilation) -> None:
 
 
 def _translate(options: Translation) -> None:
+    from fairseq_tg.compiled.actor_file import named_files
     from fairseq_tg.compiled.filter import Filter
     from fairseq_tg.compiled.translator import Translator
 
-    for item in options.actor:
-        if not all(item.partition("=")):
-            raise UserError(f"--actor {item}: give a name and a file, as in --actor news=news.safetensors")
-    actors = dict(item.split("=", 1) for item in options.actor)
-    if len(actors) < len(options.actor):
-        raise UserError(f"--actor {' --actor '.join(options.actor)}: give every actor a name of its own")
+    actors = named_files(options.actor)
     try:
         search = {name: getattr(options, name) for name in SearchOptions.__dataclass_fields__}
         translator = Translator.load(options.model, **search, actors=actors)
@@ -166,6 +162,8 @@ def _explain(options: ExplainOptions) -> None:
     if options.svg:
         check_no_input(options.svg, options.model)
     text = os.fsencode(options.text).decode("utf-8", "replace")  # it may be no text in the language of the terminal
+    if not text.strip():
+        raise UserError("there is nothing to translate: give a sentence")
     try:
         translator = Translator.load(options.model, source_lang=options.source_lang, target_lang=options.target_lang)
         explanation = explain(translator, " ".join(text.split()))

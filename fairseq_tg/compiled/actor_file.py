@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from functools import partial, reduce
 from itertools import chain
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fairseq_tg.compiled.layout import ACTORS, Layout, Part
 from fairseq_tg.compiled.made import Made, Tensors
 from fairseq_tg.compiled.model_file import CompiledModel
 from fairseq_tg.compiled.quantize import quantize_matrices
+from fairseq_tg.errors import UserError
 
 #: What tensors are called in a checkpoint, and in a compiled file: actors of the paper's places, and further ones
 NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
@@ -39,6 +40,22 @@ NAMES: Dict[str, Tuple[List[Tuple[str, str]], List[Tuple[str, str]]]] = {
 COMPILED_AS = {"bart": "transformer"}
 #: In the names of actors beside maps
 ACTION = ".net.action."
+
+
+def named_files(given: Sequence[str]) -> Dict[str, str]:
+    """Of options NAME=FILE; UserError if one is none, or a name comes twice."""
+    for item in given:
+        if not all(item.partition("=")):
+            raise UserError(f"--actor {item}: give a name and a file, as in --actor news=news.safetensors")
+    files = dict(item.split("=", 1) for item in given)
+    if len(files) < len(given):
+        raise UserError(f"--actor {' --actor '.join(given)}: give every actor a name of its own")
+    return files
+
+
+def is_for(path: str, base: CompiledModel) -> bool:
+    """Whether a file's actors were trained on this base; ActorFileError if it is none."""
+    return read_tensors(path, "numpy")[0].get("base_fingerprint") == base.base_fingerprint
 
 
 def put_on(path: str, base: CompiledModel) -> Tuple[Layout, Tensors]:

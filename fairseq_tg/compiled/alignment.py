@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import List, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -21,17 +21,25 @@ def units(text: str) -> List[Span]:
     return [found.span() for found in _UNIT.finditer(text)]
 
 
-def align(translator: Translator, line: str, output: str, target: Sequence[int], actors: bool = True) -> np.ndarray:
+def align(
+    translator: Translator,
+    line: str,
+    output: str,
+    target: Sequence[int],
+    actors: bool = True,
+    actor: Optional[str] = None,
+) -> np.ndarray:
     """Units of a translation x units of its source: where each came from, in shares of 1.
 
     Args:
         translator: what made the translation.
         line: the source.
         output: the translation, and target: its token ids, ending with eos.
-        actors: whether they acted.
+        actors: whether they acted, and actor: which ones, of several.
     """
     source = translator.encode(line)
-    attention = translator.trace(source, target, actors, likeliest=1).attention.mean(axis=1)  # tokens x source tokens
+    traced = translator.trace(source, target, actors, likeliest=1, actor=actor)
+    attention = traced.attention.mean(axis=1)  # tokens x source tokens
     subwords = translator.segment(line)
     marks = [""] * (len(source) - len(subwords) - 1)  # of languages, before the line; after it comes eos
     here, there = _shares(translator.shown(target), output), _shares([*marks, *subwords, ""], line)

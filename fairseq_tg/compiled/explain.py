@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -89,10 +89,12 @@ def explain_tokens(
     return Explanation(text, translations, trace_actions(translator, source, chosen.tokens))
 
 
-def trace_actions(translator: Translator, source: Sequence[int], target: Sequence[int]) -> Actions:
+def trace_actions(
+    translator: Translator, source: Sequence[int], target: Sequence[int], actor: Optional[str] = None
+) -> Actions:
     """What the actors did on the way to a translation of token ids, and what the base would have done."""
-    acting, base = (translator.trace(source, target, actors) for actors in (True, False))
-    names = translator.layout.places()
+    acting, base = (translator.trace(source, target, actors, actor=actor) for actors in (True, False))
+    names = translator.engine(actor).layout.places()
     steps = [
         Step(
             token,

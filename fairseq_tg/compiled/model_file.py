@@ -5,6 +5,7 @@ It holds the weights (float32 or int8), the actors', both dictionaries, the subw
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -181,6 +182,8 @@ def read(path: str) -> CompiledModel:
     except CompiledFileError:
         raise
     except (SafetensorError, OSError, ValueError, TypeError, KeyError, AttributeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+            raise CompiledFileError(f"there is not enough memory to read '{path}'") from None
         reason = " ".join(str(error).split())
         raise CompiledFileError(
             f"'{path}' is no compiled model, or a damaged one ({reason}): compile it again"

@@ -74,6 +74,9 @@ class Translator:
             raise ValueError(f"{threads} threads: give one to {MOST_THREADS}")
         if not (0 <= max_len_a < math.inf and max_len_b >= 0 and min_len >= 0):
             raise ValueError(f"lengths of {max_len_a} x + {max_len_b}, at least {min_len}: they cannot be negative")
+        most = min(max_len_b, model.layout.target_positions - 1)
+        if not max_len_a and min_len > most:
+            raise ValueError(f"at least {min_len} tokens, and at most {most}: lengths that no translation has")
         self.layout = model.layout
         self.threads = threads
         self.check_beam(beam, nbest)
@@ -197,16 +200,23 @@ class Translator:
         )
         prefixes = np.array([self._marks.target] * len(sources), dtype=np.int32) if self._marks.target else None
         return self.engine(actor).search(
-            sources, self._limits(sources), settings, threads or self.threads, prefixes, scores
+            sources, list(map(self.limit, sources)), settings, threads or self.threads, prefixes, scores
         )
 
-    def trace(self, source: Sequence[int], target: Sequence[int], actors: bool = True, likeliest: int = 5) -> Traced:
+    def trace(
+        self,
+        source: Sequence[int],
+        target: Sequence[int],
+        actors: bool = True,
+        likeliest: int = 5,
+        actor: Optional[str] = None,
+    ) -> Traced:
         """What happens on the way to a translation of token ids."""
-        return self._engine.trace(source, target, actors, likeliest)
+        return self.engine(actor).trace(source, target, actors, likeliest)
 
-    def _limits(self, sources: Sequence[Sequence[int]]) -> List[int]:
-        most = self.layout.target_positions - 1
-        return [min(int(self._max_len_a * len(source) + self._max_len_b), most) for source in sources]
+    def limit(self, source: Sequence[int]) -> int:
+        """How many tokens a translation may have."""
+        return min(int(self._max_len_a * len(source) + self._max_len_b), self.layout.target_positions - 1)
 
     def translate_tokens(self, sources: Sequence[Sequence[int]], threads: Optional[int] = None) -> List[List[int]]:
         """A batch of token ids to the token ids of its translations."""

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from fairseq_tg import __version__
+from fairseq_tg.compiled import Translator
 from fairseq_tg.serve.answers import translation_answer
 from fairseq_tg.serve.batching import Batcher, Order
 from fairseq_tg.serve.bodies import ClientGone, is_multipart, read_fields
@@ -31,7 +32,7 @@ from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import Rates
-from fairseq_tg.serve.refusals import Refusal
+from fairseq_tg.serve.refusals import Refusal, invalid
 from fairseq_tg.serve.routes import Endpoint, Routes, answer, as_bytes, failed
 from fairseq_tg.serve.spec import make_spec
 from fairseq_tg.serve.systems import System
@@ -51,6 +52,16 @@ class Pending:
     detected: Optional[Dict[str, Any]]
     order: Order
     started: float
+
+
+def _check_search(translator: Translator, asked: TranslationRequest) -> None:
+    """Refuse what this model has not got."""
+    try:
+        translator.check_beam(asked.beam, 1)
+    except ValueError:
+        raise invalid("beam parameter is more than this model's dictionary allows") from None
+    if asked.named_actor is not None and asked.named_actor not in translator.actors:
+        raise invalid("actor parameter is neither true nor false nor the name of one for these languages")
 
 
 class Service:
@@ -147,13 +158,16 @@ class Service:
         self._keys.check(fields.get("api_key"))
         asked = read_translation(fields, self.options.limits, self.options.beam)
         translator, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
+        _check_search(translator, asked)
         drafts = [Draft.of(text, asked.html) for text in asked.texts]
         too_many_sentences(count_sentences(drafts), self.options.limits)
+        named = asked.named_actor or (translator.actors[0] if asked.actor and translator.actors else None)
         system = System(
             translator,
             beam=asked.beam,
             nbest=asked.alternatives + 1,
             actor=asked.actor,
+            named_actor=named,
             scores=asked.scores or asked.tokens or asked.actions,
             actions=asked.actions,
         )
@@ -204,7 +218,7 @@ class Service:
         return answer({"status": "ok"})
 
     async def _openapi(self, request: Request) -> Response:
-        return answer(make_spec(self.options, self.models.languages()))
+        return answer(make_spec(self.options, self.models))
 
     async def _metrics(self, request: Request) -> Response:
         self.metrics.waiting.set(self._batcher.waiting)

@@ -156,11 +156,13 @@ class Batcher:
     def _size(self, cost: int) -> int:
         """Of the next batch: a part of all that is under way, one for every thread, and one that is on its way.
 
-        While a batch's clients are answered and ask again, its thread has that part to go on with.
+        While a batch's clients are answered and ask again, its thread has that part to go on with. However many wait,
+        it costs no more than the largest batch of greedy search, so that nobody waits longer than for that.
         """
         self._load = max(self._load, self.waiting + self._taken)
         parts = self.options.threads + 1 if self._taken else self._idle
-        return min(self.options.batch_size, max(math.ceil(self._load / cost / parts), LEAST_SHARE))
+        most = max(1, self.options.batch_size // cost)
+        return min(most, max(math.ceil(self._load / cost / parts), LEAST_SHARE))
 
     def _patience_is_over(self) -> None:
         self._timer = None

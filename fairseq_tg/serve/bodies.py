@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Type
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from fairseq_tg.serve.forms import Fields, parse_fields, unix_lines
+from fairseq_tg.serve.forms import Fields, form_fields, parse_fields
 from fairseq_tg.serve.options import Limits
 from fairseq_tg.serve.refusals import Refusal, invalid
 
@@ -55,7 +55,7 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
         form = await Request(request.scope, again).form(max_files=0, max_fields=100, max_part_size=limits.max_bytes)
     except (MultiPartException, ValueError, KeyError, AssertionError):
         raise invalid("the form cannot be read") from None
-    return unix_lines({name: value for name, value in form.items()})
+    return form_fields({name: form.getlist(name) for name in form})
 
 
 def is_multipart(content_type: str) -> bool:

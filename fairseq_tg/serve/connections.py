@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any, Callable, List, Mapping, Optional, Type, cast
 
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from fairseq_tg.serve.routes import as_bytes
+from fairseq_tg.serve.routes import answer, as_bytes
 
 #: Of a request's first line and its headers
 MOST_HEAD = 65536
@@ -16,6 +17,9 @@ MOST_HEAD = 65536
 TRANSLATION = b"POST /translate HTTP/1.1\r\n"
 LENGTH = b"\r\ncontent-length:"
 UNUSUAL = (b"close", b"\r\norigin:", b"\r\nexpect:", b"\r\nupgrade:", b"\r\ntransfer-encoding:")
+
+#: An offer to go on with another protocol, which the parser would end the request with
+UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 Translate = Callable[[str, Mapping[bytes, bytes], bytes, Callable[[Response], None]], Optional[Callable[[], None]]]
 
@@ -102,6 +106,9 @@ class Connection(HttpToolsProtocol):
                 self.transport.write(refusal)
                 self.on_response_complete()  # as after any other answer
                 return
+        if not self._within:  # there is only this one here
+            head, end, body = data.partition(b"\r\n\r\n")
+            data = UPGRADE.sub(b"", head) + end + body if end else data
         self._moved = False
         super().data_received(data)
         if not self.transport.is_closing():
@@ -109,6 +116,12 @@ class Connection(HttpToolsProtocol):
         self._aside = 0 if self._moved else self._aside + len(data)
         if self._aside > MOST_HEAD and not self.transport.is_closing():
             self.send_400_response(f"Invalid request: more than {MOST_HEAD} bytes beside its body.")
+
+    def send_400_response(self, msg: str) -> None:
+        """As all errors are told."""
+        refused = answer({"error": msg}, 400, {"Connection": "close"})
+        self.transport.write(as_bytes(refused, self.server_state.default_headers))
+        self.transport.close()
 
     def _is_free(self) -> bool:
         return self.cycle is None or self.cycle.response_complete

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 from urllib.parse import parse_qs
 
 from fairseq_tg.serve.options import Limits
@@ -24,6 +24,7 @@ class TranslationRequest:
     alternatives: int
     beam: int
     actor: bool
+    named_actor: Optional[str]  # of several
     scores: bool
     tokens: bool
     actions: bool
@@ -44,15 +45,17 @@ def parse_fields(body: bytes, content_type: str) -> Fields:
         parsed = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
     except ValueError:
         raise invalid("the body is neither JSON nor a form in UTF-8") from None
-    form: Dict[str, Any] = {name: values[0] for name, values in parsed.items()}
-    return unix_lines(form)
+    return form_fields(parsed)
 
 
-def unix_lines(form: Dict[str, Any]) -> Dict[str, Any]:
-    """Forms end lines with CR LF, which would be counted as two characters."""
-    if isinstance(form.get("q"), str):
-        form["q"] = form["q"].replace("\r\n", "\n")
-    return form
+def form_fields(values: Mapping[str, Sequence[Any]]) -> Dict[str, Any]:
+    """Of a form, in which `q` may come several times; of any other field the first counts.
+
+    Forms end lines with CR LF, which would be counted as two characters.
+    """
+    fields = {name: given[0] for name, given in values.items()}
+    texts = [text.replace("\r\n", "\n") if isinstance(text, str) else text for text in values.get("q", ())]
+    return {**fields, "q": texts if len(texts) > 1 else texts[0]} if texts else fields
 
 
 def read_text(fields: Fields) -> Union[str, List[str]]:
@@ -89,6 +92,8 @@ def read_translation(fields: Fields, limits: Limits, default_beam: int) -> Trans
     text_format = fields.get("format") or "text"
     if text_format not in ("text", "html"):
         raise Refusal(400, f"{str(text_format)[:20]} format is not supported")
+    actor = fields.get("actor")
+    named = actor if isinstance(actor, str) and actor.lower() not in (*TRUE, *FALSE) else None
     alternatives = _number(fields, "alternatives", 0, 0, limits.max_beam - 1)
     return TranslationRequest(
         texts=texts,
@@ -98,7 +103,8 @@ def read_translation(fields: Fields, limits: Limits, default_beam: int) -> Trans
         html=text_format == "html",
         alternatives=alternatives,
         beam=max(_number(fields, "beam", default_beam, 1, limits.max_beam), alternatives + 1),
-        actor=_flag(fields, "actor", True),
+        actor=named is not None or _flag(fields, "actor", True),
+        named_actor=named,
         scores=_flag(fields, "scores", False),
         tokens=_flag(fields, "tokens", False),
         actions=_flag(fields, "actions", False),

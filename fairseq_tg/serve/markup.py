@@ -104,20 +104,22 @@ def _tag_end(page: str, start: int) -> int:
     """Where a tag or comment that begins there ends; `start` if none begins there, -1 if it has no end."""
     following = page[start + 1 : start + 2]
     if page.startswith("<!--", start):
-        return _behind(page, "-->", start + 4)
+        end = _behind(page, "-->", start + 4)
+        return len(page) if end < 0 else end  # as browsers have it
     if following in ("!", "?"):
         return _behind(page, ">", start)
     if not (following.isalpha() or (following == "/" and page[start + 2 : start + 3].isalpha())):
         return start
-    quote = ""
+    quote, at_value = "", False  # a value in quotes, which begins behind an equals sign alone
     for at in range(start + 1, len(page)):
         character = page[at]
         if quote:
             quote = "" if character == quote else quote
-        elif character in "\"'":
+        elif character in "\"'" and at_value:
             quote = character
         elif character == ">":
             return at + 1
+        at_value = character == "=" or (at_value and character.isspace())
     return -1
 
 

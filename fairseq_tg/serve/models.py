@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from fairseq_tg.compiled import Translator, model_file
+from fairseq_tg.compiled.actor_file import is_for
 from fairseq_tg.errors import UserError
 from fairseq_tg.serve.languages import detect, find_detector, language_name, plain_code
 from fairseq_tg.serve.refusals import Refusal, invalid
@@ -18,16 +19,18 @@ Pair = Tuple[str, str]
 class Served:
     """A model, and what it translates: from each of its sources into each other of its targets."""
 
-    def __init__(self, path: str, name: str) -> None:
+    def __init__(self, path: str, name: str, actors: Mapping[str, str]) -> None:
         model = model_file.read(path)
+        own = {name: file for name, file in actors.items() if is_for(file, model)}
         self.name, self.has_actors = name, bool(model.layout.actor)
         self.sources, self.targets = [model.text.source_lang], [model.text.target_lang]
         if model.text.languages:
             self.sources = self.targets = model.text.languages.split(",")
         first = self.pairs()[0]
         self._translators: Dict[Pair, Translator] = {
-            first: Translator(model, source_lang=first[0], target_lang=first[1])
+            first: Translator(model, source_lang=first[0], target_lang=first[1], actors=own)
         }
+        self.actors = list(own)
 
     def pairs(self) -> List[Pair]:
         found = [(source, target) for source in self.sources for target in self.targets]
@@ -40,7 +43,7 @@ class Served:
         return self._translators[pair]
 
 
-def _read(path: str) -> Served:
+def _read(path: str, actors: Mapping[str, str]) -> Served:
     """Read a model from a copy that nobody else knows: a mapped file that is written to may end the process."""
     if not Path(path).is_file():
         raise UserError(f"no compiled model at '{path}': make one with fairseq-tg compile TG.pt {path}")
@@ -48,7 +51,7 @@ def _read(path: str) -> Served:
         with tempfile.NamedTemporaryFile(prefix="fairseq_tg-") as copy:
             try:
                 shutil.copyfile(path, copy.name)
-                return Served(copy.name, Path(path).stem)
+                return Served(copy.name, Path(path).stem, actors)
             except (ValueError, RuntimeError) as error:
                 raise UserError(str(error).replace(copy.name, path)) from None
     except OSError as error:
@@ -60,8 +63,8 @@ def _read(path: str) -> Served:
 class Models:
     """What a request's languages are looked up in."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._paths = paths
+    def __init__(self, paths: Sequence[str], actors: Optional[Mapping[str, str]] = None) -> None:
+        self._paths, self._actors = paths, actors or {}
         self._by_pair: Dict[Pair, Served] = {}
         self._known: FrozenSet[str] = frozenset()  # codes of languages
         self._detector = find_detector()
@@ -71,12 +74,32 @@ class Models:
         """Read all files; those read before stay in use until all of the new ones are there, and if one is no good."""
         loaded: Dict[Pair, Served] = {}
         for path in self._paths:
-            served = _read(path)
+            served = _read(path, self._actors)
             for pair in served.pairs():
                 if pair in loaded:
                     raise UserError(f"two models translate {'-'.join(pair)}, the second is '{path}': give one")
                 loaded[pair] = served
+        known = {name for served in loaded.values() for name in served.actors}
+        for name, path in self._actors.items():
+            if name not in known:
+                raise UserError(f"--actor {name}={path}: it was trained on the base of none of the models")
         self._by_pair, self._known = loaded, frozenset(code for pair in loaded for code in pair)
+
+    def check_beam(self, beam: int) -> None:
+        """Refuse one that a model does not allow."""
+        for served in dict.fromkeys(self._by_pair.values()):
+            try:
+                served.translator(served.pairs()[0]).check_beam(beam, 1)
+            except ValueError as error:
+                raise UserError(f"--beam {beam}, and the model '{served.name}': {error}") from None
+
+    def actors(self) -> List[str]:
+        """The names that requests may choose by."""
+        return list(self._actors)
+
+    def detects(self) -> bool:
+        """Whether the language of a text can be told."""
+        return self._detector is not None or len({source for source, _ in self._by_pair}) == 1
 
     def languages(self) -> List[Dict[str, Any]]:
         """As LibreTranslate lists them."""
@@ -88,7 +111,12 @@ class Models:
     def settings(self) -> List[Dict[str, Any]]:
         """What the page has to know."""
         return [
-            {"sources": item.sources, "targets": item.targets, "name": item.name, "actors": item.has_actors}
+            {
+                "sources": item.sources,
+                "targets": item.targets,
+                "name": item.name,
+                "actors": item.has_actors or bool(item.actors),
+            }
             for item in dict.fromkeys(self._by_pair.values())
         ]
 

@@ -42,6 +42,12 @@ class ServeOptions:
     """Of `fairseq-tg serve`."""
 
     models: Tuple[str, ...] = option("files that `fairseq-tg compile` made", positional=True, nargs="+")
+    actor: Tuple[str, ...] = option(
+        "an actor file for one of the models, which has none of its own, and the name that requests choose it by; of "
+        "several, the first acts where a request does not say",
+        (),
+        metavar="NAME=FILE",
+    )
     host: str = option("address to listen on; 0.0.0.0 is all of this machine's", "127.0.0.1")
     port: int = option("0 is any that is free", 5000)
     beam: int = option("of requests that do not say", 1, least=1)

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import uvicorn
 
+from fairseq_tg.compiled.actor_file import named_files
 from fairseq_tg.errors import UserError, printable
 from fairseq_tg.serve.app import Service
 from fairseq_tg.serve.connections import Connection
@@ -29,7 +30,13 @@ KEEP_ALIVE, DRAINING = 60, 30
 
 def serve(options: ServeOptions) -> None:
     """Serve until SIGTERM or Ctrl-C; returns when what was under way is answered."""
-    keys, models = Keys(options.api_keys), Models(options.models)
+    if options.beam > options.limits.max_beam:
+        raise UserError(f"--beam {options.beam} is wider than --max-beam {options.limits.max_beam}: give a wider one")
+    # Before it listens there is nothing to finish, and nothing to read again
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    keys, models = Keys(options.api_keys), Models(options.models, named_files(options.actor))
+    models.check_beam(options.beam)
     service = Service(options, models, keys)
     with _listen(options.host, options.port) as listening:
         logging.disable(logging.NOTSET)
@@ -70,6 +77,7 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._service = service
         self._reloading: Optional[asyncio.Task] = None
+        self._again = False  # whether it is asked for while it is under way
         self._without_request: Dict[Any, float] = {}
 
     async def startup(self, sockets: Optional[List[socket.socket]] = None) -> None:
@@ -93,7 +101,15 @@ class _Server(uvicorn.Server):
 
     def _reload(self) -> None:
         if self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._read_models())
+            self._reloading = asyncio.get_running_loop().create_task(self._read_all())
+        else:
+            self._again = True
+
+    async def _read_all(self) -> None:
+        await self._read_models()
+        while self._again:  # files that came while others were read
+            self._again = False
+            await self._read_models()
 
     async def _read_models(self) -> None:
         """Requests under way keep the model that they began with."""

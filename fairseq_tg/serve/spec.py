@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Sequence
+from typing import Any, Dict
 
 from fairseq_tg import __version__
+from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
 
 Schema = Dict[str, Any]
@@ -37,9 +38,12 @@ def _body(name: str) -> Dict[str, Any]:
     return {"required": True, "content": {kind: schema for kind in kinds}}
 
 
-def make_spec(options: ServeOptions, languages: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
+def make_spec(options: ServeOptions, models: Models) -> Dict[str, Any]:
     """Of this server, with its limits and languages."""
-    codes = [item["code"] for item in languages]
+    codes = [item["code"] for item in models.languages()]
+    sources = [*codes, "auto"] if models.detects() else codes
+    switch: Schema = {"type": "boolean"}
+    actor = {"anyOf": [switch, {**TEXT, "enum": models.actors()}]} if models.actors() else switch
     limits = options.limits
     key = {"api_key": {**TEXT, "description": "needed if the operator says so"}}
     number = {"type": "integer"}
@@ -76,13 +80,13 @@ def make_spec(options: ServeOptions, languages: Sequence[Dict[str, Any]]) -> Dic
                 ],
                 "description": "a text, or several",
             },
-            "source": {**TEXT, "enum": [*codes, "auto"], "description": "the language's code, or auto"},
+            "source": {**TEXT, "enum": sources, "description": "the language's code, or auto"},
             "target": {**TEXT, "enum": codes, "description": "the language's code"},
             "format": {**TEXT, "enum": ["text", "html"], "default": "text"},
             "alternatives": {**number, "minimum": 0, "maximum": limits.max_beam - 1, "default": 0},
             **key,
             "beam": {**number, "minimum": 1, "maximum": limits.max_beam, "default": options.beam},
-            "actor": {"type": "boolean", "default": True, "description": "false: the base alone"},
+            "actor": {**actor, "default": True, "description": "false: the base alone; or the name of an actor"},
             "scores": {**flag, "description": "a token's mean log-probability, by sentence"},
             "tokens": {**flag, "description": "the subwords, by sentence"},
             "actions": {**flag, "description": "what the actors did, by sentence and token"},

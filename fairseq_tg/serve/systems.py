@@ -15,6 +15,9 @@ from fairseq_tg.serve.batching import Work
 from fairseq_tg.serve.drafts import Aligned
 from fairseq_tg.serve.sentences import halves
 
+#: How much longer than its source a translation may be, in tokens, and still have room: without, it would be cut
+LONGER = 1.25
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -33,12 +36,14 @@ class System(Work):
     beam: int = 1
     nbest: int = 1
     actor: bool = True
+    named_actor: Optional[str] = None
     scores: bool = False  # and tokens
     actions: bool = False
 
     @property
     def key(self) -> Hashable:  # type: ignore[override]
-        return (id(self.translator), self.beam, self.nbest, self.actor, self.scores, self.actions)
+        choices = self.actor, self.named_actor, self.scores, self.actions
+        return (id(self.translator), self.beam, self.nbest, *choices)
 
     @property
     def cost(self) -> int:  # type: ignore[override]
@@ -52,7 +57,13 @@ class System(Work):
             pieces += encoded
             counts.append(len(encoded))
         found = self.translator.search(
-            pieces, beam=self.beam, nbest=self.nbest, actors=self.actor, scores=self.scores, threads=1
+            pieces,
+            beam=self.beam,
+            nbest=self.nbest,
+            actors=self.actor,
+            scores=self.scores,
+            threads=1,
+            actor=self.named_actor,
         )
         results, at = [], 0
         for sentence, count in zip(sentences, counts):
@@ -61,7 +72,8 @@ class System(Work):
                 [[self._hypothesis(source, item, not rank) for rank, item in enumerate(best)] for source, best in both]
             )
             if isinstance(sentence, Aligned) and count == 1:
-                alignment = align(self.translator, sentence, joined[0].text, found[at][0].tokens, self.actor)
+                best = joined[0].text, found[at][0].tokens
+                alignment = align(self.translator, sentence, *best, self.actor, self.named_actor)
                 joined[0] = replace(joined[0], alignment=alignment)
             results.append(joined)
             at += count
@@ -71,7 +83,9 @@ class System(Work):
         text = self.translator.decode(found.tokens)
         if not self.scores:
             return Hypothesis(text)
-        actions = asdict(trace_actions(self.translator, source, found.tokens)) if self.actions and first else None
+        actions = None
+        if self.actions and first:
+            actions = asdict(trace_actions(self.translator, source, found.tokens, self.named_actor))
         return Hypothesis(text, found.score, self.translator.symbols(found.tokens), actions)
 
     @staticmethod
@@ -85,11 +99,14 @@ class System(Work):
 
 
 def encode_pieces(translator: Translator, sentence: str) -> List[List[int]]:
-    """A sentence's token ids, in as many pieces as the model needs."""
+    """A sentence's token ids, in as many pieces as the model needs, and as their translations have room for."""
+    short = len(sentence.strip()) < 2  # which may be too long by itself: others of its batch are not to blame
     try:
-        return [translator.encode(sentence)]
+        tokens = translator.encode(sentence)
+        if short or len(tokens) * LONGER <= translator.limit(tokens):
+            return [tokens]
     except InputError:
-        if len(sentence.strip()) < 2:  # a character that is too long by itself: others of its batch are not to blame
+        if short:
             return [translator.encode("")]
-        first, second = halves(sentence)
-        return [*encode_pieces(translator, first), *encode_pieces(translator, second)]
+    first, second = halves(sentence)
+    return [*encode_pieces(translator, first), *encode_pieces(translator, second)]

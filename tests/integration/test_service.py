@@ -25,8 +25,9 @@ from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.explain import explain
 from fairseq_tg.compiled.options import Compilation
+from fairseq_tg.models.actor_files import export_actor
 from tests.conftest import Workspace
-from tests.service import CODE, Server, make_model
+from tests.service import CODE, Server, make_model, serving
 
 TEXT = "w1 w2 w3. W4 w5!\n\nw6"
 
@@ -75,6 +76,14 @@ def test_curl(server: Server, translator: Translator, flag: str) -> None:
     assert answer["translatedText"] == offline(translator, "w1 w2", beam=3)
     assert answer["detectedLanguage"] == {"confidence": 100.0, "language": "xx"}
     assert answer["alternatives"] and answer["translatedText"] not in answer["alternatives"]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.parametrize("flag", ["-d", "-F"])
+def test_several_texts_of_a_form(server: Server, translator: Translator, flag: str) -> None:
+    fields = [part for field in ("q=w1 w2", "q=w3", "source=xx", "target=yy") for part in (flag, field)]
+    done = subprocess.run(["curl", "-sS", *fields, f"{server.url}/translate"], capture_output=True, text=True)
+    assert json.loads(done.stdout)["translatedText"] == [offline(translator, "w1 w2"), offline(translator, "w3")]
 
 
 def test_texts_keep_their_lines_and_their_order(server: Server, translator: Translator) -> None:
@@ -165,6 +174,12 @@ def test_http_as_it_should_not_be(server: Server) -> None:
     assert endless.startswith(b"HTTP/1.1 200 OK") and b" 400 " in endless
     head_only = talk(server, b"HEAD /languages HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert head_only.startswith(b"HTTP/1.1 200 OK") and head_only.endswith(b"\r\n\r\n")
+    # an offer that is not taken up; what is wrong with a request is told as all errors are
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    taken = talk(server, whole + offer + b"\r\n" + body + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
+    assert taken.count(b"HTTP/1.1 200 OK") == 2 and b'{"translatedText":' in taken
+    malformed = talk(server, b"nothing\r\n\r\n")
+    assert b"application/json" in malformed and json.loads(malformed.partition(b"\r\n\r\n")[2])["error"]
     options = talk(server, b"OPTIONS /translate HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert options.startswith(b"HTTP/1.1 405 ") and b"allow: POST\r\n" in options
 
@@ -328,6 +343,49 @@ def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp
     assert server.stop() == 0 and server.process.stderr.read() == ""
 
 
+def test_one_base_and_several_actors(workspace: Workspace, tmp_path: Path) -> None:
+    base, actors = tmp_path / "base.tg", {}
+    compile_model(workspace.base_model("transformer"), workspace.task(), Compilation("", str(base)))
+    for name, seed in (("news", 1), ("talks", 2)):
+        tg = workspace.train("transformer", tmp_path / name, "--lr", "0.3", "--seed", seed, "--max-update", "4")
+        actors[name] = str(tmp_path / f"{name}.safetensors")
+        export_actor(tg, actors[name])
+    flags = [part for name, path in actors.items() for part in ("--actor", f"{name}={path}")]
+    offline_one = Translator.load(str(base), actors=actors)
+    text = "w1 w2 w3 w4"
+    with serving(base, *flags, "--max-beam", 3000) as server:
+        expected = {name: offline_one.translate_nbest([text], actor=name)[0][0] for name in (None, *actors)}
+        assert len({round(one.score, 3) for one in expected.values()}) == 3
+        for asked, name in ((False, None), (True, "news"), ("news", "news"), ("talks", "talks")):
+            found = server.translate(text, actor=asked, actions=True, scores=True)
+            assert (found["translatedText"], *found["scores"]) == pytest.approx(expected[name])
+            assert len(found["actions"][0]["steps"][0]["actions"]) == (2 if name else 0)  # its layers
+        assert server.translate(text, scores=True)["scores"] == pytest.approx([expected["news"].score])  # the first
+        fields = {"q": text, "source": "xx", "target": "yy"}
+        for more, reason in (({"actor": "other"}, "nor the name of one"), ({"beam": 2999}, "dictionary allows")):
+            status, answer, _ = server.ask("/translate", {**fields, **more})
+            assert status == 400 and reason in answer["error"]
+        spec = server.ask("/spec")[1]["components"]["schemas"]["TranslationRequest"]["properties"]
+        assert {"type": "string", "enum": ["news", "talks"]} in spec["actor"]["anyOf"]
+
+
+def test_signals_while_models_are_read(model: Path, workspace: Workspace, tmp_path: Path) -> None:
+    """Files that come while others are read are read, too."""
+    path = tmp_path / "model.tg"
+    shutil.copy(model, path)
+    server = Server(path)
+    compile_model(workspace.base_model("transformer"), workspace.task(), Compilation("", str(tmp_path / "new.tg")))
+    expected = Translator.load(str(tmp_path / "new.tg")).translate(["w1 w2 w3"])[0]
+    server.process.send_signal(signal.SIGHUP)
+    (tmp_path / "new.tg").rename(path)
+    server.process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 10
+    while server.translate("w1 w2 w3")["translatedText"] != expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert server.translate("w1 w2 w3")["translatedText"] == expected
+    assert server.stop() == 0
+
+
 def test_what_is_under_way_is_answered_before_the_end(model: Path) -> None:
     server = Server(model)
     found: List[Any] = []
@@ -350,6 +408,10 @@ def test_what_is_under_way_is_answered_before_the_end(model: Path) -> None:
         (["{model}", "--host", "192.0.2.1"], "cannot listen on 192.0.2.1, port 0"),
         (["{model}", "--api-keys", "none"], "cannot read the API keys 'none'"),
         (["{model}", "--patience", "-1"], "give a number from 0 to 1000"),
+        (["{model}", "--beam", "9"], "--beam 9 is wider than --max-beam 8"),
+        (["{model}", "--beam", "2999", "--max-beam", "3000"], "a dictionary of "),
+        (["{model}", "--actor", "news"], "--actor news: give a name and a file"),
+        (["{model}", "--actor", "news=none"], "no actor file at 'none'"),
     ],
 )
 def test_bad_flags_end_in_one_line(model: Path, tmp_path: Path, flags: List[str], message: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import signal
 import threading
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 from fairseq_tg.compiled import InputError
 from fairseq_tg.compiled.alignment import units
 from fairseq_tg.errors import UserError
+from fairseq_tg.serve import server
 from fairseq_tg.serve.batching import NICE, Batcher, Work
 from fairseq_tg.serve.connections import is_whole_translation
 from fairseq_tg.serve.drafts import Draft
@@ -176,7 +178,10 @@ def test_a_sentence_that_is_too_long_is_cut_at_a_space() -> None:
 
 
 class Narrow:
-    """A translator that takes two letters, and no "x" at all."""
+    """A translator that takes two letters, and no "x" at all; translations have at most three."""
+
+    def limit(self, source: List[int]) -> int:
+        return 3
 
     def encode(self, sentence: str) -> List[int]:
         if "x" in sentence or len(sentence.strip()) > 2:
@@ -187,6 +192,30 @@ class Narrow:
 def test_a_character_that_is_too_long_by_itself_is_left_out() -> None:
     pieces = encode_pieces(cast(Any, Narrow()), "ab xcd ef")
     assert ["".join(map(chr, piece)) for piece in pieces] == ["ab", "", "cd", "ef"]
+
+
+def test_a_sentence_whose_translation_would_be_cut_is_cut_itself() -> None:
+    class Wide(Narrow):
+        def encode(self, sentence: str) -> List[int]:
+            return list(map(ord, sentence.strip()))
+
+    pieces = encode_pieces(cast(Any, Wide()), "ab cd efg x")
+    assert ["".join(map(chr, piece)) for piece in pieces] == ["ab", "cd", "e", "fg", "x"]
+
+
+@pytest.mark.parametrize(
+    "page, expected",
+    [
+        ("<p it's>Ein Hund</p><p>Zwei.</p>", ["Ein Hund", "Zwei."]),
+        ("<p title = 'a > b'>Ein</p>", ["Ein"]),
+        ('<p a=b"c>Ein</p> <i>"zwei"</i>', ["Ein", '"zwei"']),
+        ("Ein <!-- Hund <p>zwei</p>", ["Ein"]),  # a comment without an end goes on to the end, as in a browser
+    ],
+)
+def test_where_tags_end(page: str, expected: List[str]) -> None:
+    draft = Draft.of(page, html=True)
+    assert draft.sentences == expected
+    assert unescape(draft.fill(draft.sentences.__getitem__)) == page
 
 
 # Fields
@@ -232,6 +261,20 @@ def test_a_form_and_json_say_the_same() -> None:
 def test_end_tags_without_number(tags: str) -> None:
     draft = Draft.of(f"w1 {tags} w2", html=True)
     assert draft.fill(lambda number: "w3 w4").count("<") == tags.count("<")
+
+
+def test_a_form_may_have_several_texts() -> None:
+    fields = parse_fields(b"q=a%0D%0Ab&q=c&source=de&source=fr", "application/x-www-form-urlencoded")
+    assert fields == {"q": ["a\nb", "c"], "source": "de"}
+
+
+@pytest.mark.parametrize(
+    "given, actor, named",
+    [(None, True, None), (True, True, None), ("0", False, None), (False, False, None), ("news", True, "news")],
+)
+def test_an_actor_is_chosen_or_not_or_by_name(given: Any, actor: bool, named: Any) -> None:
+    asked = read_translation({"q": "a", "source": "de", "target": "en", "actor": given}, Limits(), 1)
+    assert (asked.actor, asked.named_actor) == (actor, named)
 
 
 def test_a_form_keeps_a_texts_lines() -> None:
@@ -371,6 +414,18 @@ def test_a_long_document_does_not_hold_up_a_short_one() -> None:
     assert all(len(batch) <= 4 for batch in work.batches)
 
 
+def test_sentences_that_cost_more_come_in_smaller_batches() -> None:
+    """A batch of a wide beam would be as long as many of greedy search, and hold up what comes then."""
+    work = Slow()
+    work.cost = 8
+
+    async def scenario(batcher: Batcher) -> None:
+        await batcher.order(work, [str(number) for number in range(25)]).done
+
+    run_batches(scenario, batch_size=32, threads=2, queue=1000)
+    assert max(map(len, work.batches)) == 4 and sum(map(len, work.batches)) == 25
+
+
 def test_a_full_queue_refuses_at_once_and_gone_clients_make_room() -> None:
     work = Slow(seconds=0.5)  # whatever else the machine is at
 
@@ -446,6 +501,27 @@ def test_a_batch_that_fails_fails_its_own_requests_alone() -> None:
 def test_what_may_be_refused_unread(head: str, whole: bool) -> None:
     assert is_whole_translation(f"POST /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode()) == whole
     assert not is_whole_translation(f"GET /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode())
+
+
+def test_signals_before_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to read again yet, and nothing to finish."""
+    survived = []
+
+    def read(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        survived.append(True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    monkeypatch.setattr(server, "Models", read)
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        with pytest.raises(SystemExit) as end:
+            server.serve(ServeOptions(models=("model.tg",)))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert survived and end.value.code == 0
 
 
 def test_a_connection_is_closed_after_a_time_without_requests(monkeypatch: pytest.MonkeyPatch) -> None:
