@@ -41,8 +41,9 @@ def align(
     traced = translator.trace(source, target, actors, likeliest=1, actor=actor)
     attention = traced.attention.mean(axis=1)  # tokens x source tokens
     subwords = translator.segment(line)
-    marks = [""] * (len(source) - len(subwords) - 1)  # of languages, before the line; after it comes eos
-    here, there = _shares(translator.shown(target), output), _shares([*marks, *subwords, ""], line)
+    before = [""] * len(translator.marks.source)  # marks of languages; behind the line comes its end
+    behind = [""] * (len(source) - len(before) - len(subwords))
+    here, there = _shares(translator.shown(target), output), _shares([*before, *subwords, *behind], line)
     found = here.T @ attention @ there + 1e-9
     return found / found.sum(axis=1, keepdims=True)
 

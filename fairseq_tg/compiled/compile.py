@@ -57,9 +57,13 @@ def compile_model(
     """
     source: Dictionary = task.source_dictionary
     kind, subword_model = read_subword_model(source.symbols, options)
-    text = TextOptions(
-        task.cfg.source_lang or "", task.cfg.target_lang or "", kind, options.tokenizer, **task.compiled_marks()
-    )
+    marks = task.compiled_marks()
+    if marks is None:
+        raise UserError(
+            "this model cannot be compiled: what symbols it has of its languages is not known to compiled ones; "
+            "fairseq-interactive translates with it"
+        )
+    text = TextOptions(task.cfg.source_lang or "", task.cfg.target_lang or "", kind, options.tokenizer, **marks)
     try:
         text_functions(text, subword_model)
     except TextError as error:

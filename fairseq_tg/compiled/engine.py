@@ -45,6 +45,8 @@ class SearchSettings:
     normalize: bool = True  # whether a score is divided by length ** length_penalty
     actors: bool = True  # else the base alone
     shortlist: bool = True  # if the model has one; else all tokens
+    first: Optional[int] = None  # what a decoder begins with, and what ends a translation, if that is not eos
+    end: Optional[int] = None
 
 
 class Shortlist(NamedTuple):
@@ -271,8 +273,8 @@ class Engine:
         """Search a batch, by the rules of fairseq's SequenceGenerator.
 
         Args:
-            sources: token ids of each sentence, ending with eos.
-            limits: the most tokens of each translation, eos not counted.
+            sources: token ids of each sentence, with its end.
+            limits: the most tokens of each translation, its end not counted.
             settings: what to search for.
             threads: each searches some of the sentences; where these are few, they share each product.
             prefixes: the first tokens of each translation, a row each, with pad where there is no more.
@@ -319,6 +321,8 @@ class Engine:
             normalize=settings.normalize,
             base=not settings.actors,
             all=not settings.shortlist,
+            first=self._symbol(settings.first),
+            end=self._symbol(settings.end),
             unk_penalty=settings.unk_penalty,
             length_penalty=settings.length_penalty,
         )
@@ -348,15 +352,28 @@ class Engine:
             for i, row in enumerate(found_lengths.tolist())
         ]
 
-    def trace(self, source: Sequence[int], target: Sequence[int], actors: bool = True, likeliest: int = 5) -> Traced:
-        """Go over a translation, token by token; source and target end with eos."""
+    def _symbol(self, given: Optional[int]) -> int:
+        token = self.layout.eos if given is None else given
+        if not 0 <= token < self.layout.vocabulary or token == self.layout.pad:
+            raise EngineError(f"a symbol {token} that no translation begins or ends with")
+        return token
+
+    def trace(
+        self,
+        source: Sequence[int],
+        target: Sequence[int],
+        actors: bool = True,
+        likeliest: int = 5,
+        first: Optional[int] = None,
+    ) -> Traced:
+        """Go over a translation, token by token; first is what a decoder begins with, if that is not eos."""
         layout = self.layout
         if not 1 <= len(source) <= layout.source_positions or not 1 <= len(target) <= layout.target_positions:
             raise EngineError(f"a source of {len(source)} tokens, a translation of {len(target)}")
         if not (min(source) >= 0 and max(source) < layout.source_vocabulary):
             raise EngineError("a token of the source that is not in the dictionary")
-        if not (min(target) >= 0 and max(target) < layout.vocabulary) or target[-1] != layout.eos:
-            raise EngineError("a translation without its end, or a token that is not in the dictionary")
+        if not (min(target) >= 0 and max(target) < layout.vocabulary):
+            raise EngineError("a token of the translation that is not in the dictionary")
         given = [np.array(tokens, dtype=np.int32) for tokens in (source, target)]
         steps, count = len(target), min(likeliest, layout.vocabulary)
         result = Traced(
@@ -365,7 +382,7 @@ class Engine:
             np.zeros((steps, count), dtype=np.int32),
             np.zeros((steps, count), dtype=np.float32),
         )
-        request = TraceRequest(*map(_at, given), len(source), len(target), count, not actors)
+        request = TraceRequest(*map(_at, given), len(source), len(target), count, not actors, self._symbol(first))
         results = TraceResults(*map(_at, result), result.actions.shape[1], result.attention.shape[1])
         if self._library.tg_trace(self._model_for(actors), ctypes.byref(request), ctypes.byref(results)):
             raise EngineError("not enough memory for a trace")

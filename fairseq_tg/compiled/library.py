@@ -17,7 +17,7 @@ def _structure(kind: Any, names: str) -> List[Tuple[str, Any]]:
 class Request(ctypes.Structure):  # search.h's Request
     _fields_ = [
         *_structure(c_void_p, "tokens lengths limits prefix"),
-        *_structure(c_int32, "batch prefix_length min_length beam nbest normalize base all"),
+        *_structure(c_int32, "batch prefix_length min_length beam nbest normalize base all first end"),
         *_structure(c_float, "unk_penalty length_penalty"),
     ]
 
@@ -29,7 +29,7 @@ class Results(ctypes.Structure):  # search.h's Results
 class TraceRequest(ctypes.Structure):  # trace.h's TraceRequest
     _fields_ = [
         *_structure(c_void_p, "source target"),
-        *_structure(c_int32, "source_length target_length likeliest base"),
+        *_structure(c_int32, "source_length target_length likeliest base first"),
     ]
 
 

@@ -33,6 +33,8 @@ DICTIONARIES = ("source.dictionary", "target.dictionary")
 SUBWORD_MODEL = "subword.model"
 SHORTLIST = ("shortlist.starts", "shortlist.tokens")
 ALIGNMENT = 64  # of the first tensor in the file; larger items come first, so that all can be used where they are
+#: Of language symbols: see languages.py
+LANGUAGE_PLACES = ("", "behind", "behind bos", "instead")
 SUBWORDS, TOKENIZERS = ("none", "sentencepiece", "subword_nmt"), ("none", "moses")
 
 Kind = Tuple[str, Shape]  # of a tensor: its type and shape
@@ -56,6 +58,7 @@ class TextOptions:
     language_symbol: str = ""  # of a language, as in __{}__
     source_symbol: str = ""  # whose symbol a source begins with: src, tgt or none
     target_symbol: str = ""  # and a target
+    language_place: str = ""  # where these symbols are, if it is not there: see languages.py
 
 
 @dataclass(frozen=True)
@@ -198,6 +201,8 @@ def _checked(raw: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> CompiledMod
         raise ValueError(f"text options {raw['text']}")
     if text.subword not in SUBWORDS or text.tokenizer not in TOKENIZERS:
         raise ValueError(f"subwords of {text.subword!r}, a tokenizer {text.tokenizer!r}")
+    if text.language_place not in LANGUAGE_PLACES:
+        raise ValueError(f"language symbols {text.language_place!r}")
     for name in (*DICTIONARIES, SUBWORD_MODEL):
         if tensors[name].dtype != np.uint8 or tensors[name].ndim != 1:
             raise ValueError(f"'{name}' is no text")

@@ -97,7 +97,8 @@ class Translator:
         self._pool = ThreadPoolExecutor(threads)  # starts none before there is something to do
 
     def _set_languages(self, source_lang: Optional[str], target_lang: Optional[str]) -> None:
-        self._marks = find_marks(self._text, self._numbers, source_lang, target_lang)
+        self._marks = find_marks(self._text, self._numbers, self.layout.eos, source_lang, target_lang)
+        self._source_end = [self.layout.eos] if self._marks.source_end is None else self._marks.source_end
         self._hidden = frozenset((0, self.layout.pad, self.layout.eos)) | self._marks.hidden  # 0 is fairseq's bos
         pair = {"source_lang": source_lang, "target_lang": target_lang}
         text = replace(self._text, **{name: lang for name, lang in pair.items() if lang})
@@ -116,8 +117,12 @@ class Translator:
 
     @property
     def marks(self) -> Marks:
-        """The language symbols of a model of many, which `encode` puts before a source and `search` before a target."""
+        """The language symbols of a model of many, which `encode` puts around a source and `search` around a target."""
         return self._marks
+
+    def marked(self, words: Sequence[int]) -> List[int]:
+        """A source's token ids without end of sentence, with all that the model wants around them."""
+        return [*self._marks.source, *words, *self._source_end]
 
     @property
     def actors(self) -> List[str]:
@@ -137,13 +142,9 @@ class Translator:
         return [symbol for symbol in self._encode(line).split() if self._source.get(symbol) != self.layout.pad]
 
     def encode(self, line: str) -> List[int]:
-        """A line's token ids, ending with eos. Raises InputError if the model cannot take that many."""
+        """A line's token ids, with its end. Raises InputError if the model cannot take that many."""
         unk = self.layout.unk
-        tokens = [
-            *self._marks.source,
-            *(self._source.get(symbol, unk) for symbol in self.segment(line)),
-            self.layout.eos,
-        ]
+        tokens = self.marked([self._source.get(symbol, unk) for symbol in self.segment(line)])
         if len(tokens) > self.layout.source_positions:
             raise InputError(
                 f"a line of {len(tokens) - 1} tokens: this model takes up to {self.layout.source_positions - 1}; "
@@ -197,6 +198,8 @@ class Translator:
             length_penalty=self._length_penalty,
             actors=actors,
             shortlist=self._shortlist,
+            first=self._marks.first,
+            end=self._marks.end,
         )
         prefixes = np.array([self._marks.target] * len(sources), dtype=np.int32) if self._marks.target else None
         return self.engine(actor).search(
@@ -212,7 +215,7 @@ class Translator:
         actor: Optional[str] = None,
     ) -> Traced:
         """What happens on the way to a translation of token ids."""
-        return self.engine(actor).trace(source, target, actors, likeliest)
+        return self.engine(actor).trace(source, target, actors, likeliest, self._marks.first)
 
     def limit(self, source: Sequence[int]) -> int:
         """How many tokens a translation may have."""
@@ -248,7 +251,7 @@ class Translator:
         """
         if batch_size < 1:
             raise ValueError(f"batches of {batch_size}: give at least 1")
-        empty = len(self._marks.source) + 1
+        empty = len(self.marked([]))
         # Sentences of like length together, longest first, so that threads end at about the same time
         order = sorted((i for i, source in enumerate(sources) if len(source) > empty), key=lambda i: -len(sources[i]))
         batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

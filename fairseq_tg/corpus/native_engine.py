@@ -35,8 +35,9 @@ UNKNOWN_OPTIONS = {
 
 def why_not(task: Any, models: Sequence[Any], generation: Any) -> Optional[str]:
     """Why the native engine cannot search with these models and options; None if it can."""
-    if task.target_prefix(task.pairs[0][1]) is None:
-        return "it does not know this task's language symbols"
+    around = {(frame.first, frame.end) for frame in (task.frame(target) for _, target in task.pairs)}
+    if not task.marks_sources or len(around) > 1:
+        return "it does not know where this task puts language symbols"
     for name, default in UNKNOWN_OPTIONS.items():
         if generation.get(name, default) != default:
             return f"it does not know --{name.replace('_', '-')}"
@@ -87,13 +88,15 @@ def native_int8_search(searched: Searched) -> Search:
 
 
 def _search(searched: Searched, int8: bool) -> Search:
-    generation = searched.generation
+    generation, frame = searched.generation, searched.task.frame(searched.task.pairs[0][1])
     settings = SearchSettings(
         beam=generation.beam,
         min_length=generation.min_len,
         unk_penalty=generation.unkpen,
         length_penalty=generation.lenpen,
         normalize=not generation.unnormalized,
+        first=frame.first,
+        end=frame.end,
     )
     pool = ThreadPoolExecutor(torch.get_num_threads())
     torch.set_num_threads(1)  # greedy translations are made beside these, which have the cores already

@@ -194,7 +194,7 @@ class CorpusRun:
     def _prefix(self, dataset: Any, sentence: int) -> List[int]:
         several = isinstance(dataset, PairsDataset)
         lang = dataset.pairs[dataset.pair_of(sentence)].target if several else self.cfg.target_lang
-        return self.task.target_prefix(lang) or []
+        return self.task.frame(lang).prefix
 
     def _refreshed_lists(self) -> Optional[str]:
         """The hash of the lists that are refreshed."""

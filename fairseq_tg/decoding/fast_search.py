@@ -86,10 +86,9 @@ class FastGenerator(SequenceGenerator):
         if self.min_len > limit:
             raise UserError(f"--min-len {self.min_len} is over the limit of {limit}: see --max-len-a and --max-len-b")
         first = self.eos if bos_token is None else bos_token
-        if first == self.eos:
-            found = self._run_engine(source, limit, prefix_tokens)
-            if found is not None:
-                return found
+        found = self._run_engine(source, limit, prefix_tokens, first)
+        if found is not None:
+            return found
         if self.beam_size > 1:
             return super()._generate(sample, prefix_tokens, constraints, bos_token)
         greedy = self._run_session(sample["net_input"], limit, prefix_tokens, first)
@@ -105,7 +104,7 @@ class FastGenerator(SequenceGenerator):
     # By the native engine
 
     def _run_engine(
-        self, source: Tensor, limit: int, prefix: Optional[Tensor]
+        self, source: Tensor, limit: int, prefix: Optional[Tensor], first: int
     ) -> Optional[List[List[Dict[str, Tensor]]]]:
         engine = self._find_engine()
         if engine is None or source.size(1) > engine.layout.source_positions:
@@ -119,6 +118,8 @@ class FastGenerator(SequenceGenerator):
             unk_penalty=self.unk_penalty,
             length_penalty=self.len_penalty,
             normalize=self.normalize_scores,
+            first=first,
+            end=self.eos,
         )
         prefixes = None if prefix is None else prefix.numpy().astype(np.int32)
         found = engine.search(sources, [limit] * len(sources), settings, torch.get_num_threads(), prefixes)
@@ -133,7 +134,6 @@ class FastGenerator(SequenceGenerator):
             self._engine_tried = True
             parameters = list(self.translator.parameters())
             plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
-            plain = plain and self.eos == self.tgt_dict.eos()  # and no language's symbol, as in mBART
             if plain and unsupported(self.translator) is None:
                 try:
                     self._engine = make_engine(self.translator)

@@ -21,16 +21,17 @@ def picture_name(example: Example) -> str:
 def draw_examples(model: Any, task: Any, subset: Subset, examples: Sequence[Example]) -> Dict[str, str]:
     """SVG by file name; none of a model that the native engine does not know, or where it is not built."""
     ((source_lang, target_lang),) = task.pairs
-    if not examples or unsupported(model) or task.target_prefix(target_lang) is None:
+    marks = task.compiled_marks()
+    if not examples or unsupported(model) or marks is None:
         return {}
     layout, tensors = extract(model)
     source, target = list(task.source_dictionary.symbols), list(task.target_dictionary.symbols)
-    text = TextOptions(source_lang, target_lang, **task.compiled_marks())
+    text = TextOptions(source_lang, target_lang, **marks)
     try:
         translator = Translator(CompiledModel(layout, text, source, target, b"", tensors, False))
         return {
             picture_name(example): as_svg(
-                explain_tokens(translator, translator.marks.source + list(tokens), example.source, subset.words)
+                explain_tokens(translator, translator.marked(list(tokens)[:-1]), example.source, subset.words)
             )
             for example in examples
             for tokens in [subset.sources[example.index]]

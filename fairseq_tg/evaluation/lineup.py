@@ -46,7 +46,7 @@ class Lineup:
 
     def can_compile(self, path: str) -> bool:
         model, task = self._load(path, self._data)
-        return unsupported(model) is None and task.target_prefix(task.pairs[0][1]) is not None
+        return unsupported(model) is None and task.compiled_marks() is not None
 
     def add_bound(self, label: str, path: str) -> None:
         weights = extract_lazily(self._load(path, self._data)[0])[0].weights_per_token()

@@ -92,13 +92,13 @@ def _compiled(system: System) -> Translate:
     from fairseq_tg.compiled.translator import Translator
 
     translator = Translator.load(system.path, threads=system.threads, max_len_b=system.max_len_b, beam=system.beam)
-    marks = translator.marks
+    hidden, eos = translator.marks.hidden, translator.layout.eos
 
     def translate(sources: Sequence[Tokens]) -> List[Tokens]:
-        found = translator.translate_tokens([[*marks.source, *source] for source in sources])
-        return [tokens[len(marks.target) :] for tokens in found]
+        found = translator.translate_tokens([translator.marked(source[:-1]) for source in sources])
+        return [[*(token for token in tokens if token not in hidden and token != eos), eos] for tokens in found]
 
-    return translate if marks.source or marks.target else translator.translate_tokens
+    return translate if hidden else translator.translate_tokens
 
 
 def _ctranslate2(system: System) -> Translate:

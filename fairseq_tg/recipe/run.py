@@ -152,7 +152,7 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
         raise UserError("sources are changed without their language symbols, which this task has: leave that out")
     if recipe.training.criterion in LIST_CRITERIA and not knows_lists(task, recipe.training.criterion):
         raise UserError(f"--criterion {recipe.training.criterion} does not know these language symbols: leave it out")
-    if len(task.pairs) > 1 and task.target_prefix(task.pairs[0][1]) is None:
+    if len(task.pairs) > 1 and task.frame(task.pairs[0][1]).first != task.target_dictionary.eos():
         raise UserError("this model's language symbols take another's place: give one pair at a time")
     if len(task.pairs) > 1 and recipe.text.tokenizer:
         raise UserError(f"--tokenizer {recipe.text.tokenizer} is of one language: give one pair at a time")

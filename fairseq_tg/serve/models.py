@@ -24,7 +24,7 @@ class Served:
         own = {name: file for name, file in actors.items() if is_for(file, model)}
         self.name, self.has_actors = name, bool(model.layout.actor)
         self.sources, self.targets = [model.text.source_lang], [model.text.target_lang]
-        if model.text.languages:
+        if model.text.languages and not model.text.source_lang:
             self.sources = self.targets = model.text.languages.split(",")
         first = self.pairs()[0]
         self._translators: Dict[Pair, Translator] = {

@@ -12,9 +12,10 @@ from fairseq.tasks.translation import TranslationConfig, TranslationTask
 from fairseq.tasks.translation_from_pretrained_bart import TranslationFromPretrainedBARTTask
 from torch import Tensor
 
+from fairseq_tg.compiled.languages import BEHIND, BEHIND_BOS
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
-from fairseq_tg.tasks.marks import flags_of
+from fairseq_tg.tasks.marks import Frame, flags_of
 
 
 @dataclass
@@ -89,8 +90,14 @@ class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
     def task_flags(self) -> List[str]:
         return [*super().task_flags(), *flags_of(self.mark_options())]
 
-    def target_prefix(self, lang: str) -> Optional[List[int]]:
-        return None
+    def frame(self, lang: str) -> Frame:
+        symbol = self.target_dictionary.index(f"[{lang}]")
+        return Frame(symbol, [], symbol)
+
+    def compiled_marks(self) -> Dict[str, str]:
+        places = {"source_symbol": "src", "target_symbol": "tgt"}
+        place = BEHIND_BOS if self.cfg.prepend_bos else BEHIND
+        return {"languages": ",".join(self.langs), "language_symbol": "[{}]", **places, "language_place": place}
 
     def mark_options(self) -> Dict[str, Any]:
         return {"langs": self.cfg.langs, "prepend_bos": self.cfg.prepend_bos}

@@ -7,7 +7,7 @@ import os
 from argparse import Namespace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import LanguagePairDataset, ListDataset
@@ -23,6 +23,15 @@ from fairseq_tg.tasks.damage import naming_damage
 TG = "tg_"
 #: fairseq's tasks whose models want language symbols
 MARKING = ("translation_multi_simple_epoch", "translation_from_pretrained_bart")
+
+
+class Frame(NamedTuple):
+    """What a search for translations into a language is told: what the decoder begins with, which is no part of a
+    translation, what translations are made to begin with, and what ends them."""
+
+    first: int
+    prefix: List[int]
+    end: int
 
 
 class MarkedTask(FairseqTask):
@@ -45,21 +54,16 @@ class MarkedTask(FairseqTask):
         """How many symbols the data sets have of a source and of a target without words."""
         return 1, 1
 
-    def target_prefix(self, lang: str) -> Optional[List[int]]:
-        """What a translation into a language is made to begin with.
+    #: Whether a data set's sources have their marks. Else only fairseq's search, which is given batches, sees them.
+    marks_sources = True
 
-        None where that is not all: where sources are not as their data set has them, or the search does not begin and
-        end with the end of sentence. Then only fairseq's search knows what to do.
-        """
-        return []
+    def frame(self, lang: str) -> Frame:
+        """The symbols around a translation into a language."""
+        eos = self.target_dictionary.eos()
+        return Frame(eos, [], eos)
 
-    def compiled_marks(self) -> Dict[str, str]:
-        """The fields of a compiled model's `TextOptions` that say where the marks are."""
-        if self.marks:
-            raise UserError(
-                "this model cannot be compiled: a language's symbol takes the place of its end of sentence; "
-                "fairseq-interactive translates with it"
-            )
+    def compiled_marks(self) -> Optional[Dict[str, str]]:
+        """The fields of a compiled model's `TextOptions` that say where the marks are; None if they cannot."""
         return {}
 
     def plain_split(self, split: str) -> Tuple[Any, Any]:

@@ -14,11 +14,11 @@ from fairseq.tasks.translation_multi_simple_epoch import TranslationMultiSimpleE
 from fairseq.utils import split_paths
 from omegaconf import open_dict
 
-from fairseq_tg.compiled.languages import PLACES
+from fairseq_tg.compiled.languages import BEFORE, INSTEAD, PLACES
 from fairseq_tg.corpus.pairs import PairsDataset
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
-from fairseq_tg.tasks.marks import TG, flags_of, split_pairs
+from fairseq_tg.tasks.marks import TG, Frame, flags_of, split_pairs
 from fairseq_tg.tasks.parsed import config_of, namespace_of
 from fairseq_tg.tasks.validation import Scoring, ScoringOptions
 
@@ -136,11 +136,17 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
         source, target = (spec is not None for spec in self.args.langtoks["main"])
         return (1, 1) if self.args.lang_tok_replacing_bos_eos else (1 + source, 1 + target)
 
-    def target_prefix(self, lang: str) -> Optional[List[int]]:
-        if self.args.lang_tok_replacing_bos_eos:
-            return None
+    @property
+    def marks_sources(self) -> bool:  # type: ignore[override]
+        return not self.args.lang_tok_replacing_bos_eos
+
+    def frame(self, lang: str) -> Frame:
+        first, prefix, eos = super().frame(lang)
         spec = self.args.langtoks["main"][1]
-        return [self.data_manager.get_decoder_langtok(lang, spec)] if spec else []
+        if not spec:
+            return Frame(first, prefix, eos)
+        symbol = self.data_manager.get_decoder_langtok(lang, spec)
+        return Frame(symbol, [], eos) if self.args.lang_tok_replacing_bos_eos else Frame(first, [symbol], eos)
 
     def mark_pairs(self, sources: Any, targets: Any) -> Any:
         ((source, target),), manager = self.pairs, self.data_manager
@@ -161,13 +167,14 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
         files = {name: self.cfg[name] for name in ("fixed_dictionary", "source_dict", "target_dict")}
         return ["--task", TG + self.parent, *flags_of({**self.mark_options(), **langs, **files})]
 
-    def compiled_marks(self) -> Dict[str, str]:
+    def compiled_marks(self) -> Optional[Dict[str, str]]:
         places = tuple(spec or "" for spec in self.args.langtoks["main"])
-        if self.args.lang_tok_replacing_bos_eos or not {*places} <= {*PLACES}:
-            return super().compiled_marks()
+        if not {*places} <= {*PLACES}:
+            return None
         style = get_lang_tok("{}", self.args.lang_tok_style)
-        names = ("languages", "language_symbol", "source_symbol", "target_symbol")
-        return dict(zip(names, (",".join(self.langs), style, *places)))
+        names = ("languages", "language_symbol", "source_symbol", "target_symbol", "language_place")
+        place = INSTEAD if self.args.lang_tok_replacing_bos_eos else BEFORE
+        return dict(zip(names, (",".join(self.langs), style, *places, place)))
 
     def mark_options(self) -> Dict[str, Any]:
         options = {name: self.cfg[name] for name in MARK_OPTIONS}

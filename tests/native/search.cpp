@@ -102,6 +102,7 @@ int main() {
       request.min_length = 1;
       request.beam = request.nbest = beam;
       request.normalize = 1;
+      request.first = request.end = 2;
       request.length_penalty = 1.f;
       std::vector<int32_t> found(3 * beam * 10), found_lengths(3 * beam);
       std::vector<float> scores(3 * beam), positional(found.size());

@@ -15,7 +15,7 @@ inline void trace_translation(const TraceRequest& request, const TraceResults& r
   Candidates likeliest;
   const int vocabulary = static_cast<int>(logits.size());
   Rows rows;
-  int last = request.target[request.target_length - 1];  // its eos, with which a decoder begins
+  int last = request.first;
   for (int step = 0; step < request.target_length; ++step) {
     rows.clear();
     rows.step = step;

@@ -8,16 +8,17 @@
 namespace tg {
 
 struct Request {           // as in engine.py
-  const int32_t* tokens;   // of all sentences, one after another, each with its eos
+  const int32_t* tokens;   // of all sentences, one after another, each with its end
   const int32_t* lengths;  // of each sentence
-  const int32_t* limits;   // most tokens of each translation, its eos not counted
+  const int32_t* limits;   // most tokens of each translation, its end not counted
   const int32_t* prefix;   // first tokens of each translation, pad where there is no more; may be null
   int32_t batch, prefix_length, min_length, beam, nbest, normalize, base, all;
+  int32_t first, end;  // what a decoder begins with, and what ends a translation: eos, or the symbol of a language
   float unk_penalty, length_penalty;
 };
 
 struct Results {     // as in engine.py; for each sentence `nbest` hypotheses, best first
-  int32_t* tokens;   // each with its eos, `stride` apart
+  int32_t* tokens;   // each with its end, `stride` apart
   int32_t* lengths;  // 0 where there are no more
   float* scores;     // may be null, with `positional`: greedy search then needs no probabilities
   float* positional;
@@ -36,7 +37,7 @@ class Search {
         request_(request),
         results_(results),
         beam_(std::min(request.beam, words.vocabulary - 1)),
-        all_(words.vocabulary, words.pad, words.eos, words.unk) {}
+        all_(words.vocabulary, words.pad, request.end, words.unk) {}
 
   void run(Decoder& decoder) {
     Sources sources{request_.tokens, {0}};
@@ -45,7 +46,7 @@ class Search {
     scores_.assign(request_.batch, 0.f);
     for (int b = 0; b < request_.batch; ++b) {
       std::fill_n(results_.lengths + static_cast<size_t>(b) * request_.nbest, request_.nbest, 0);
-      rows_.add(b, words_.eos, b);
+      rows_.add(b, request_.first, b);
     }
     if (!results_.scores) close_at_limits();
     if (!rows_.count()) return;
@@ -64,7 +65,7 @@ class Search {
 
  private:
   struct Hypothesis {
-    int step, row;  // of its last token, before the eos
+    int step, row;  // of its last token, before the end
     float total, score;
   };
   struct Sentence {
@@ -105,8 +106,9 @@ class Search {
     for (int b = 0; b < sources.count(); ++b) {
       const bool forced = request_.prefix != nullptr;
       const int32_t* prefix = forced ? request_.prefix + static_cast<size_t>(b) * request_.prefix_length : nullptr;
-      sentences_[b].choices = std::make_unique<Choices>(all_, shortlist_, sources.tokens + sources.starts[b],
-                                                        sources.length(b), prefix, forced ? request_.prefix_length : 0);
+      sentences_[b].choices =
+          std::make_unique<Choices>(all_, words_.eos, shortlist_, sources.tokens + sources.starts[b], sources.length(b),
+                                    prefix, forced ? request_.prefix_length : 0);
       chosen += sentences_[b].choices->vocabulary;
     }
     // Every sentence by itself with its own rows of the output projection, which have to be collected; or all together
@@ -148,13 +150,13 @@ class Search {
     const int sentence = rows_.sentence[r], step = rows_.step;
     logits[from.pad] = -INFINITY;
     logits[from.unk] -= request_.unk_penalty;
-    if (step >= request_.limits[sentence]) return words_.eos;
+    if (step >= request_.limits[sentence]) return request_.end;
     // The least length is not asked for while any sentence of the batch has a prefix
     const bool in_prefix = request_.prefix && step < request_.prefix_length;
     const int forced =
         in_prefix ? request_.prefix[static_cast<size_t>(sentence) * request_.prefix_length + step] : words_.pad;
     if (forced != words_.pad) return forced;
-    if (!in_prefix && step < request_.min_length) logits[from.eos] = -INFINITY;
+    if (!in_prefix && step < request_.min_length) logits[from.end] = -INFINITY;
     return -1;
   }
 
@@ -164,7 +166,7 @@ class Search {
     const int forced = restrict(r, from, logits);
     const int place = forced < 0 ? argmax(logits, from.vocabulary) : from.place(forced), token = from.token(place);
     const float score = results_.scores ? scores_[r] + (logits[place] - normalizer) : 0.f;
-    if (token == words_.eos) {
+    if (token == request_.end) {
       finish(rows_.sentence[r], r, score);
       give(rows_.sentence[r]);
     } else {
@@ -206,7 +208,7 @@ class Search {
                               from.tokens.empty() ? nullptr : from.tokens.data());
     const bool first = !r || rows_.sentence[r] != rows_.sentence[r - 1];
     const float score = logits[from.place(forced)] + (scores_[r] - normalizer);
-    if (forced != words_.eos || rows_.step >= request_.limits[rows_.sentence[r]] || !rows_.step)
+    if (forced != request_.end || rows_.step >= request_.limits[rows_.sentence[r]] || !rows_.step)
       return candidates_.add(score, r, forced);
     // A prefix that ends the sentence: fairseq puts the first row in the place of all
     for (int i = 0; first && i < beam_; ++i) candidates_.add(score, r, forced);
@@ -220,7 +222,7 @@ class Search {
     sentence.ignored.resize(beam_);
     masked_.assign(count, 0);
     for (int p = 0; p < count; ++p) {
-      const bool ignored = p < beam_ && sentence.ignored[p], ends = found[p].token == words_.eos && !ignored;
+      const bool ignored = p < beam_ && sentence.ignored[p], ends = found[p].token == request_.end && !ignored;
       masked_[p] = ends || ignored;
       if (ends && p < beam_ && static_cast<int>(sentence.finished.size()) < beam_)
         finish(index, found[p].row, found[p].score);
@@ -276,7 +278,7 @@ class Search {
       int32_t* tokens = results_.tokens + at * results_.stride;
       float* positional = results_.positional ? results_.positional + at * results_.stride : nullptr;
       if (results_.scores) results_.scores[at] = h.score;
-      tokens[h.step] = words_.eos;
+      tokens[h.step] = request_.end;
       float total = h.total;
       for (int step = h.step, r = h.row; step >= 0; --step) {
         const Step& was = history_[step];

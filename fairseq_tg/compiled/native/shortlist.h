@@ -18,16 +18,16 @@ struct Shortlist {
 struct Choices {
   std::vector<int> tokens;        // in their order; none stands for all
   Matrix output;                  // their part of the output projection, if it is used
-  int vocabulary, pad, eos, unk;  // how many there are, and where these are among them
+  int vocabulary, pad, end, unk;  // how many there are, and where these are among them
 
   // All tokens
-  Choices(int count, int pad_token, int eos_token, int unk_token)
-      : vocabulary(count), pad(pad_token), eos(eos_token), unk(unk_token) {}
+  Choices(int count, int pad_token, int end_token, int unk_token)
+      : vocabulary(count), pad(pad_token), end(end_token), unk(unk_token) {}
 
   // What a source brings, special symbols and, if there is a prefix, its tokens
-  Choices(const Choices& all, const Shortlist& shortlist, const int32_t* source, int length, const int32_t* prefix,
-          int prefix_length) {
-    tokens = {all.pad, all.eos, all.unk};
+  Choices(const Choices& all, int eos, const Shortlist& shortlist, const int32_t* source, int length,
+          const int32_t* prefix, int prefix_length) {
+    tokens = {all.pad, eos, all.end, all.unk};
     tokens.insert(tokens.end(), prefix, prefix + prefix_length);
     for (int i = 0; i < length; ++i)
       tokens.insert(tokens.end(), shortlist.tokens.begin() + shortlist.starts[source[i]],
@@ -36,7 +36,7 @@ struct Choices {
     tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
     vocabulary = static_cast<int>(tokens.size());
     pad = place(all.pad);
-    eos = place(all.eos);
+    end = place(all.end);
     unk = place(all.unk);
   }
 

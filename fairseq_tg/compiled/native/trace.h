@@ -7,10 +7,10 @@
 
 namespace tg {
 
-struct TraceRequest {  // as in library.py: one sentence and its translation, each with its eos
+struct TraceRequest {  // as in library.py: one sentence and its translation, each with its end
   const int32_t* source;
   const int32_t* target;
-  int32_t source_length, target_length, likeliest, base;
+  int32_t source_length, target_length, likeliest, base, first;
 };
 
 struct TraceResults {    // as in library.py; for each token of the translation
