@@ -119,9 +119,8 @@ def _compile(options: Compilation) -> None:
     from fairseq_tg.corpus.shortlist import make_shortlist
     from fairseq_tg.tasks.loading import load_model
 
-    check_no_input(
-        options.out, options.checkpoint, options.actor_weights, options.sentencepiece_model, options.bpe_codes
-    )
+    read = (options.checkpoint, options.actor_weights, options.sentencepiece_model, options.bpe_codes)
+    check_no_input(options.out, *read, options.shortlist)
     model, task = load_model(options.checkpoint, options.data, options.actor_weights)
     shortlist = functools.partial(make_shortlist, task, options) if options.shortlist else None
     words, parameters = summary(compile_model(model, task, options, shortlist))

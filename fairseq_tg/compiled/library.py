@@ -44,6 +44,8 @@ class EngineError(RuntimeError):
     """The engine is not there, or cannot do what it was asked for."""
 
 
+#: As in engine.h
+INTERFACE = 1
 #: The libraries that setup.py builds: for any machine, for one with AVX2, and for one with AVX-512 and VNNI.
 GENERIC, AVX2, AVX512 = "_native", "_native_avx2", "_native_avx512"
 #: Those for some machines only, best first, and the function that says whether this is one.
@@ -70,6 +72,11 @@ def load_library(path: Path) -> ctypes.CDLL:
         raise EngineError(
             f"native engine: not built ({reason}); install fairseq_tg again where there is a C++ compiler"
         ) from None
+    expected = INTERFACE << 16 | ctypes.sizeof(Request) << 8 | ctypes.sizeof(TraceRequest)
+    if not hasattr(library, "tg_interface") or library.tg_interface() != expected:  # of an editable installation, say
+        raise EngineError(
+            f"native engine: not built for this version ('{path}' is of another); install fairseq_tg again"
+        )
     pointer = c_void_p
     for function, result, arguments in (
         ("tg_has_avx2", c_int, []),

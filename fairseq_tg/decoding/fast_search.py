@@ -7,7 +7,8 @@ trained) is done by the session of the model's family if it is greedy search, el
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -23,6 +24,10 @@ from fairseq_tg.errors import UserError
 
 #: Finished sentences are dropped from a batch when at most this share of it is left to do: dropping copies caches.
 KEEP_SHARE = 0.75
+
+
+#: With the state of the weights that they are of
+_ENGINES: WeakKeyDictionary[Any, Tuple[List[Tuple[int, int]], Engine]] = WeakKeyDictionary()
 
 
 class Greedy(NamedTuple):
@@ -58,6 +63,15 @@ def is_plain(models: List[Any], args: Any, **more: Any) -> bool:
     if len(models) != 1 or find_session(models[0]) is None:
         return False
     return getattr(args, "beam", 5) == 1 or unsupported(models[0]) is None
+
+
+def shared_engine(model: Any) -> Engine:
+    """The engine of a model, a copy of its weights: one for all searches, as long as these are the same."""
+    state = [(tensor.data_ptr(), tensor._version) for tensor in model.parameters()]
+    made = _ENGINES.get(model)
+    if made is None or made[0] != state:
+        made = _ENGINES[model] = state, make_engine(model)
+    return made[1]
 
 
 class FastGenerator(SequenceGenerator):
@@ -136,7 +150,7 @@ class FastGenerator(SequenceGenerator):
             plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
             if plain and unsupported(self.translator) is None:
                 try:
-                    self._engine = make_engine(self.translator)
+                    self._engine = shared_engine(self.translator)
                 except EngineError:  # not built here: sessions do it, too
                     self._engine = None
         return self._engine

@@ -73,9 +73,10 @@ def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
         except RuntimeError as error:
             if "loading state_dict" not in str(error):
                 raise
-            reason = str(error).splitlines()[1].strip()
+            reason = str(error).splitlines()[1].strip()[:160]
             raise UserError(
-                f"'{':'.join(filenames)}' does not fit the data ({reason}): give the data directory it was trained with"
+                f"'{':'.join(filenames)}' does not fit the data or the options ({reason}): give the data directory "
+                "that it was trained with, and no --model-overrides of its shape"
             ) from None
 
     return load

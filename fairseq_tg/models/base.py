@@ -28,7 +28,7 @@ from fairseq_tg.loading.one_copy import WithoutWeights, one_copy
 from fairseq_tg.memory import MappedFiles
 from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.maps import attach_beside, joined_once
-from fairseq_tg.models.record import FAMILY_PREFIX, Base, check_family, other_base, read_base
+from fairseq_tg.models.record import FAMILY_PREFIX, Base, check_family, check_not_saved_over, other_base, read_base
 from fairseq_tg.models.site import ActorSite, Norms, Seam
 
 #: Of --actor-sites
@@ -113,7 +113,11 @@ class ActorModel(BaseFairseqModel):
             base = Base.from_json(cfg.base_record)
         else:
             if not getattr(task, "keeps_base_record", False):
-                raise UserError(f"--arch {cfg._name} is trained with --task tg_translation: add that")
+                raise UserError(
+                    f"--arch {cfg._name} is trained with --task tg_translation, or the tg_ task of a model of many "
+                    "languages: add that"
+                )
+            check_not_saved_over(cfg)
             base, weights = read_base(cfg.base_checkpoint, task)
         check_family(base, cfg._name, cfg.base_checkpoint)
         with WithoutWeights():

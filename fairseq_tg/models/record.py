@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from argparse import Namespace
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, Tuple, Union
@@ -112,6 +114,21 @@ def read_base(path: str, task: Any = None) -> Tuple[Base, Dict[str, Tensor]]:
     return Base.of_config(config, fingerprint(state["model"]), path), state["model"]
 
 
+def check_not_saved_over(config: Any) -> None:
+    """Refuse a base under a name that the training will save its own checkpoints by.
+
+    config: the model's, as a part of all options of a training.
+    """
+    root: Any = config._get_root() if isinstance(config, DictConfig) else {}
+    saving = root.get("checkpoint") or {}
+    path, save_dir = config.base_checkpoint, saving.get("save_dir")
+    if not path or not save_dir:
+        return
+    directory, name = os.path.split(os.path.realpath(path))
+    if directory == os.path.realpath(save_dir) and re.fullmatch(r"checkpoint.*\.pt", name):
+        raise UserError(f"'{path}' is where this training saves its checkpoints: give another --save-dir")
+
+
 def recorded_base(config: Union[Namespace, DictConfig]) -> str:
     """What the model options of a tg checkpoint record of its base; of any other checkpoint, nothing."""
     # Not `get`: a config of fixed keys raises for others, with omegaconf 2.0 whatever the default.
@@ -122,5 +139,6 @@ def check_family(base: Base, arch: str, path: str) -> None:
     """Refuse a base of another family than `arch` wraps."""
     own = FAMILY_PREFIX + base.family
     if own != arch:
-        remedy = f"use --arch {own}" if own in MODEL_REGISTRY else "a base is a transformer, lstm or fconv model"
+        known = sorted(name.removeprefix(FAMILY_PREFIX) for name in MODEL_REGISTRY if name.startswith(FAMILY_PREFIX))
+        remedy = f"use --arch {own}" if own in MODEL_REGISTRY else f"a base is one of {', '.join(known)}"
         raise UserError(f"'{path}' is a {base.family} model, which --arch {arch} cannot wrap: {remedy}")

@@ -43,7 +43,7 @@ class TGTaskOptions(ListOptions):
         default=None,
         metadata={
             "help": "actor file (fairseq-tg actor export) to put on the base given with --path; for an ensemble, one "
-            f"for all bases or one for each, separated by '{os.pathsep}'"
+            f"for each base, separated by '{os.pathsep}'"
         },
     )
     no_fast_search: bool = field(

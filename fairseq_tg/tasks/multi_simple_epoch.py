@@ -92,6 +92,18 @@ def _record(cfg: Any, values: Dict[str, Any]) -> None:
                 config[name] = value
 
 
+def _check_has_symbols(task: Any, path: str) -> None:
+    """Refuse a dictionary without the symbols of the languages: fairseq adds them, wherever the model has them."""
+    own = set(task.load_dictionary(path).symbols)
+    missing = [symbol for symbol in task.target_dictionary.symbols if symbol not in own]
+    if missing:
+        some = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise UserError(
+            f"--fixed-dictionary {path} has no {some}: give the dictionary that the model was trained with, with the "
+            "symbols of all its languages"
+        )
+
+
 @register_task("tg_translation_multi_simple_epoch", dataclass=TGTranslationMultiSimpleEpochConfig)
 class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
     """Translation from any to any of a model's languages; --kbest-dir builds a corpus of all --lang-pairs."""
@@ -111,6 +123,8 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
             task = super().setup_task(args, **kwargs)
         except (ValueError, AssertionError) as error:  # languages that are not known, or that differ in dictionaries
             raise UserError(f"{error}: see --lang-pairs, --langs, --lang-dict and --fixed-dictionary") from None
+        if cfg.fixed_dictionary:
+            _check_has_symbols(task, cfg.fixed_dictionary)
         _record(cfg, {**said, "langs": ",".join(task.langs), "lang_dict": None})
         task.cfg = cfg
         return task

@@ -45,6 +45,22 @@ def other_data(tmp_path_factory):
     return str(directory / "bin")
 
 
+def test_a_base_is_not_saved_over(workspace, tmp_path):
+    base = tmp_path / "checkpoints" / "checkpoint_best.pt"
+    base.parent.mkdir()
+    shutil.copy(workspace.bases["lstm"], base)
+    before = base.read_bytes()
+    (tmp_path / "link").symlink_to(base.parent)
+    for directory in (base.parent, tmp_path / "link"):
+        with pytest.raises(UserError, match="is where this training saves its checkpoints: give another --save-dir"):
+            Workspace(workspace.data, {"lstm": str(base)}).train("lstm", directory, "--max-update", "1")
+    assert base.read_bytes() == before and len(list(base.parent.iterdir())) == 1
+    shutil.copy(base, base.with_name("base.pt"))  # which no training writes
+    assert Workspace(workspace.data, {"lstm": str(base.with_name("base.pt"))}).train(
+        "lstm", tmp_path / "tg", "--max-update", "1"
+    )
+
+
 TRAINING = [
     (["--base-checkpoint", ""], "no base: give --base-checkpoint"),
     (["--base-checkpoint", "{files}/none.pt"], "no checkpoint at '{files}/none.pt'"),

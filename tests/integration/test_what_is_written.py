@@ -38,6 +38,7 @@ def made(workspace: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("actor average tg1.pt a.safetensors tg2.pt", "'tg2.pt' is there already: give a new name"),
         ("compile base.pt base.pt --data {data} --no-subword", "'base.pt' is read, and would be replaced"),
         ("compile base.pt a.safetensors --actor-weights a.safetensors --data {data} --no-subword", "would be replaced"),
+        ("compile base.pt lists.gz --shortlist lists.gz --data {data} --no-subword", "would be replaced"),
         ("explain model.tg w1 --svg model.tg", "'model.tg' is read, and would be replaced"),
     ],
 )
@@ -47,6 +48,7 @@ def test_inputs_are_not_replaced(
     monkeypatch.chdir(made)
     if not Path("link.pt").exists():
         os.link("base.pt", "link.pt")
+    Path("lists.gz").touch()
     before = files(made)
     with pytest.raises(UserError, match=message):
         run_tg(*command.format(data=workspace.data).split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import os
 import platform
 import subprocess
@@ -22,6 +23,12 @@ def version(capsys: pytest.CaptureFixture) -> str:
         cli.main(["--version"])
     assert end.value.code in (None, 0)
     return capsys.readouterr().out
+
+
+def test_a_library_of_another_version_is_not_used() -> None:
+    """Its structures would be others, and its results any."""
+    with pytest.raises(engine.EngineError, match="not built for this version"):
+        engine.load_library(Path(ctypes.util.find_library("m") or "libm.so.6"))
 
 
 def test_the_version_names_the_engine(capsys: pytest.CaptureFixture) -> None:

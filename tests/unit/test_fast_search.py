@@ -12,7 +12,8 @@ from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
+from fairseq_tg.compiled.engine import SearchSettings
+from fairseq_tg.decoding.fast_search import FastGenerator, is_plain, shared_engine
 from fairseq_tg.decoding.sessions import find_session
 from tests.conftest import BASES, Workspace, sample, stir
 
@@ -189,6 +190,18 @@ def test_the_task_takes_the_fast_path_by_itself_and_can_be_told_not_to(workspace
     assert type(task.build_generator([model], generation(beam=2))) is FastGenerator
     task.cfg.no_fast_search = True
     assert type(task.build_generator([model], generation())) is SequenceGenerator
+
+
+def test_searches_of_one_model_share_an_engine(workspace: Workspace) -> None:
+    """As long as its weights are the same."""
+    model = workspace.base_model("lstm")
+    engine = shared_engine(model)
+    assert shared_engine(model) is engine and shared_engine(workspace.base_model("lstm")) is not engine
+    tokens = engine.search([[5, 6, 2]], [9], SearchSettings())[0][0]
+    with torch.no_grad():
+        model.decoder.fc_out.weight.mul_(-1)
+    changed = shared_engine(model)
+    assert changed is not engine and changed.search([[5, 6, 2]], [9], SearchSettings())[0][0] != tokens
 
 
 def test_a_subclass_of_a_known_model_is_not_taken_for_it(workspace: Workspace) -> None:

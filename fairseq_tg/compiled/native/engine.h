@@ -12,6 +12,8 @@
 
 namespace tg {
 
+constexpr size_t kInterface = 1;  // as in library.py: counts changes that the sizes of structures do not show
+
 enum FamilyKind { kTransformer = 0, kLstm = 1, kFconv = 2 };  // as in layout.py
 
 struct Model {
@@ -100,6 +102,11 @@ int guarded(F f) {
 }  // namespace tg
 
 extern "C" {
+
+// Tells a library from one that Python would talk to otherwise: changes with every structure below
+int tg_interface() {
+  return static_cast<int>(tg::kInterface << 16 | sizeof(tg::Request) << 8 | sizeof(tg::TraceRequest));
+}
 
 // Whether this machine can run the library built for AVX2 (asked of the one that runs anywhere)
 int tg_has_avx2() {
