@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import zipfile
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, BinaryIO, Dict, Iterable, List, Mapping, Optional, Tuple
@@ -164,6 +165,8 @@ def read(path: str) -> CompiledModel:
     """Read a compiled file; whatever is wrong with it is said in one sentence."""
     if not os.path.isfile(path):
         raise CompiledFileError(f"no compiled model at '{path}': make one with fairseq-tg compile TG.pt {path}")
+    if zipfile.is_zipfile(path):  # as torch saves them
+        raise CompiledFileError(f"'{path}' is a checkpoint: compile it, with fairseq-tg compile {path} model.tg")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}

@@ -18,6 +18,8 @@ def verdict(name: str, share: Share) -> str:
         return f"how {name} compares with beam search cannot be said"
     if share.low > 1:
         return f"{name} is better than beam 4: the whole interval is above 1"
+    if share.high < 0:
+        return f"{name} is worse than greedy search: the whole interval is below 0"
     if share.high < 1:
         return f"{name} is not as good as beam 4: the whole interval is below 1"
     if share.low <= 0:

@@ -13,7 +13,7 @@ from sacrebleu.metrics import BLEU
 from fairseq_tg.corpus.engines import import_ctranslate2
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import by_length
-from fairseq_tg.evaluation.lineup import PRECISIONS, Lineup, label_actors
+from fairseq_tg.evaluation.lineup import PRECISIONS, Lineup, label_actors, load_compared
 from fairseq_tg.evaluation.machine import Bound, Machine, bound, measure_machine
 from fairseq_tg.evaluation.measure import PERCENTILES, Spread, Turns, latency_table, probe, ratio, take_turns
 from fairseq_tg.evaluation.options import BenchOptions
@@ -74,7 +74,7 @@ def run(options: BenchOptions) -> Result:
     if options.peer:
         import_ctranslate2(f"--peer {options.peer}")  # if it is not there, that is found now
     load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
-    model, task = load(options.base, options.data)
+    model, task, _, _ = load_compared(load, options)
     subset = read_subset(task, options.subset, model, options.text, options.batched_sentences)
     out = Path(options.out)
     make_directory(out)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Dict, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.extract import extract_lazily, unsupported
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.corpus.engines import convert_to_ctranslate2
 from fairseq_tg.errors import UserError
+from fairseq_tg.evaluation.options import Evaluation
 from fairseq_tg.evaluation.systems import SYMBOLS, Load, System, Translate, build
 from fairseq_tg.languages import LanguageOptions
+from fairseq_tg.loading.checkpoints import fingerprint
+from fairseq_tg.models.base import ActorModel
 
 PRECISIONS = {"float32": 4, "int8": 1}  # bytes of a weight
 
@@ -76,6 +79,24 @@ class Lineup:
             for beam in beams:
                 search = "greedy" if beam == 1 else f"beam {beam}"
                 self.add(f"CTranslate2 {search}{label} {precision}", "ctranslate2", str(directory), beam)
+
+
+def load_compared(load: Load, options: Evaluation) -> Tuple[Any, Any, str, Dict[str, ActorModel]]:
+    """The base and its task, its fingerprint, and the tg models by their labels; refuses what is not what it is for."""
+    base, task = load(options.base, options.data)
+    if isinstance(base, ActorModel):
+        raise UserError(f"--base {options.base} has actors: give the checkpoint they were trained on")
+    found, models = fingerprint(base.state_dict()), {}
+    for label, path in label_actors(options.actor).items():
+        model, _ = load(path, options.data)
+        if not isinstance(model, ActorModel):
+            raise UserError(f"--actor {path} has no actors: give a checkpoint trained with --arch tg_*")
+        if model.base.fingerprint != found:
+            raise UserError(f"--actor {path} was trained on another base than {options.base}: give its own")
+        models[label] = model
+    if options.cont and isinstance(load(options.cont, options.data)[0], ActorModel):
+        raise UserError(f"--cont {options.cont} has actors: give it to --actor")
+    return base, task, found, models
 
 
 def label_actors(paths: Sequence[str]) -> Dict[str, str]:

@@ -13,13 +13,12 @@ import numpy as np
 import torch
 
 from fairseq_tg.differences import differing_words
-from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.advice import advise, compare, verdict
 from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.examples import Example, choose_examples
 from fairseq_tg.evaluation.explained import draw_examples, picture_name
 from fairseq_tg.evaluation.likelihood import token_means, word_likelihood
-from fairseq_tg.evaluation.lineup import Lineup, label_actors
+from fairseq_tg.evaluation.lineup import Lineup, label_actors, load_compared
 from fairseq_tg.evaluation.measure import Spread, take_turns
 from fairseq_tg.evaluation.norms import NormsAt, read_norms
 from fairseq_tg.evaluation.options import ReportOptions
@@ -31,8 +30,6 @@ from fairseq_tg.evaluation.subset import Subset, read_subsets
 from fairseq_tg.evaluation.systems import Load, System, build_search
 from fairseq_tg.evaluation.tables import Progress, Section, as_html, as_text, in_words, settings, versions, write
 from fairseq_tg.files import make_directory
-from fairseq_tg.loading.checkpoints import fingerprint
-from fairseq_tg.models.base import ActorModel
 from fairseq_tg.tasks.loading import load_model
 
 #: The training's log, beside its checkpoints, if `fairseq-tg run` made them
@@ -81,16 +78,10 @@ def make_report(options: ReportOptions) -> Report:
     started, say = time.perf_counter(), Progress()
     torch.set_num_threads(options.threads)
     load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
-    base, task = load(options.base, options.data)
-    if isinstance(base, ActorModel):
-        raise UserError(f"--base {options.base} has actors: give the checkpoint they were trained on")
-    found = fingerprint(base.state_dict())
-    actors = label_actors(options.actor)
-    models = {"base": base, **{name: _load_actor(load, path, options, found) for name, path in actors.items()}}
+    base, task, found, acting = load_compared(load, options)
+    actors, models = label_actors(options.actor), {"base": base, **acting}
     names = options.subset.split(",")
     subset = read_subsets(task, names, base, options.text, scores_targets=True)
-    if options.cont and isinstance(load(options.cont, options.data)[0], ActorModel):
-        raise UserError(f"--cont {options.cont} has actors: give it to --actor")
     make_directory(Path(options.out))
     report = Report(options, found, len(subset.sources), versions())
 
@@ -177,15 +168,6 @@ def _by_set(
         )
         for group, sets in groups.items()
     }
-
-
-def _load_actor(load: Load, path: str, options: ReportOptions, base_fingerprint: str) -> ActorModel:
-    model, _ = load(path, options.data)
-    if not isinstance(model, ActorModel):
-        raise UserError(f"--actor {path} has no actors: give a checkpoint trained with --arch tg_*")
-    if model.base.fingerprint != base_fingerprint:
-        raise UserError(f"--actor {path} was trained on another base than {options.base}: give its own")
-    return model
 
 
 def _write(report: Report, kinds: Dict[str, str]) -> None:

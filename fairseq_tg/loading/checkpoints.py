@@ -190,7 +190,9 @@ def _is_arithmetic(expression: Any) -> bool:
 
 
 def _not_a_checkpoint(path: str, error: BaseException) -> UserError:
-    reason = (str(error).splitlines() or [""])[0][:160] or type(error).__name__
+    if os.path.splitext(path)[1] in (".tg", ".safetensors"):
+        return UserError(f"'{path}' is a compiled model or an actor file: give a checkpoint saved by fairseq-train")
+    reason = (str(error).splitlines() or [""])[0].partition(". In PyTorch")[0][:160] or type(error).__name__
     return UserError(
         f"'{path}' is no fairseq checkpoint, or a damaged one ({reason}): give a checkpoint saved by fairseq-train"
     )

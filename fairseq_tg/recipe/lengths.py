@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, NamedTuple, Optional
 
 from fairseq_tg.corpus.directory import validation_splits
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import translate_all
-from fairseq_tg.evaluation.shares import bleu_statistics
+from fairseq_tg.evaluation.shares import bleu_statistics, corpus_bleu
 from fairseq_tg.evaluation.subset import Subset, read_subsets
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress
-from fairseq_tg.recipe.options import AUTO, R
+from fairseq_tg.recipe.options import AUTO, R, Recipe
 from fairseq_tg.tokenizers import FLAG, USUAL, load_tokenizer
 
 #: What is chosen by below a length to the references, and above the last
@@ -56,19 +56,35 @@ def with_objective(recipe: R, model: Any, task: Any) -> R:
     if len(task.pairs) > 1:
         print(f"objective: {BETWEEN}, for several pairs of languages")
         return replace(recipe, objective=BETWEEN)
+    found = validate(recipe, model, task)
+    chosen = choose_objective(found.length)
+    of = ", ".join(validation_splits(Path(recipe.data), task.pairs[0]))
+    print(f"objective: {chosen}, as greedy translations of {of} have {found.length:.3f} of the references' length")
+    return replace(recipe, objective=chosen)
+
+
+class Validation(NamedTuple):
+    """Of greedy translations of validation data."""
+
+    bleu: float
+    length: float  # to the references, in words as BLEU counts them
+
+
+def validate(recipe: Recipe, model: Any, task: Any, checkpoint: Optional[str] = None) -> Validation:
+    """Translate validation data greedily with a model, or with that of a checkpoint."""
     splits = validation_splits(Path(recipe.data), task.pairs[0])
     subset = read_subsets(task, splits, model, recipe.text, SENTENCES)
     if subset.references is None:
         raise UserError(f"a validation set of '{recipe.data}' has no references: actors are chosen by them")
-    system = System("greedy", "fast", recipe.base, recipe.data, threads=recipe.workers, languages=recipe.languages)
+    path = checkpoint or recipe.base
+    system = System("greedy", "fast", path, recipe.data, threads=recipe.workers, languages=recipe.languages)
     say = Progress()
-    tokens = translate_all(build(system, lambda *_: (model, task)), subset.sources, say, "greedy translations of valid")
+    function = build(system, None if checkpoint else lambda *_: (model, task))
+    tokens = translate_all(function, subset.sources, say, "greedy translations of valid")
     say.end()
-    ratio = length_ratio([subset.words(sentence) for sentence in tokens], subset.references, subset.tokenizer)
-    chosen = choose_objective(ratio)
-    of = ", ".join(splits)
-    print(f"objective: {chosen}, as greedy translations of {of} have {ratio:.3f} of the references' length")
-    return replace(recipe, objective=chosen)
+    words = [subset.words(sentence) for sentence in tokens]
+    sums = bleu_statistics(words, subset.references, subset.tokenizer).sum(axis=0)
+    return Validation(corpus_bleu(sums), float(sums[0] / max(sums[1], 1)))
 
 
 def check_words(subset: Subset) -> None:
@@ -82,9 +98,3 @@ def check_words(subset: Subset) -> None:
             f"the references of {', '.join(subset.sets)} have {words:.1f} words each, as {subset.tokenizer} counts "
             f"them, of {tokens:.0f} tokens: where words are not divided, give {FLAG} char, or zh for Chinese"
         )
-
-
-def length_ratio(outputs: Sequence[str], references: Sequence[str], tokenizer: str = USUAL) -> float:
-    """In words as BLEU counts them."""
-    own, wanted = bleu_statistics(outputs, references, tokenizer)[:, :2].sum(axis=0)
-    return float(own / max(wanted, 1))

@@ -21,7 +21,7 @@ from fairseq_tg.models.base import ActorModel, has_places, no_place
 from fairseq_tg.models.families import FAMILIES
 from fairseq_tg.models.record import Base, read_base
 from fairseq_tg.objectives import get_objective
-from fairseq_tg.recipe.lengths import check_words, with_objective, with_tokenizer
+from fairseq_tg.recipe.lengths import check_words, validate, with_objective, with_tokenizer
 from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, ROUNDS, TRIED, R, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
@@ -66,13 +66,25 @@ def run(recipe: Recipe) -> List[Path]:
             _report_stage(recipe, of_pair.pairs, record, "", directory).is_done()
 
     checkpoint = train_in_rounds(recipe, record, task, out, by_length, check_reports)
+    print(f"the model with its actors: {checkpoint}")
     for directory, (languages, of_pair) in reports.items():
+        _say_gain(replace(recipe, languages=languages), model, of_pair, checkpoint)
         print(f"== 3 of 3: the report on {recipe.subset}, {directory}")
         stage = _report_stage(recipe, of_pair.pairs, record, hash_file(checkpoint), directory)
         if not stage.is_done():
             with stage.doing(["report.html", "report.json", "report.txt"]):
                 _report(recipe, languages, checkpoint, directory)
     return list(reports)
+
+
+def _say_gain(recipe: Recipe, model: Any, task: Any, checkpoint: Path) -> None:
+    """Say what the actors gained on validation data, and what to try if that is nothing."""
+    before = validate(recipe, model, task, recipe.base).bleu
+    after = validate(recipe, model, task, str(checkpoint)).bleu
+    pair = f" of {'-'.join(task.pairs[0])}" if task.marks else ""
+    print(f"greedy BLEU on the validation set{pair}: {before:.2f} by the base, {after:.2f} with actors")
+    if after < before:
+        print("so the actors make it worse: try a lower --lr, more training text, or --beam of another width")
 
 
 def _report_stage(recipe: Recipe, pairs: Any, record: Base, actor: str, directory: Path) -> Stage:
@@ -106,6 +118,11 @@ def open_base(recipe: R) -> Tuple[R, Base, Any, Any]:
             raise UserError(
                 f"--{name} {getattr(recipe, name)}: to fairseq a '{os.pathsep}' is between two paths; give one without"
             )
+    out = Path(recipe.out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {recipe.out} is a file: give a directory")
+    if out.is_dir() and Path(recipe.data).is_dir() and out.samefile(recipe.data):
+        raise UserError(f"--out {recipe.out} is the data directory: give another")
     record, _ = read_base(recipe.base)
     if record.family not in FAMILIES:
         raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")

@@ -57,6 +57,17 @@ def recipe(workspace, data, tmp_path_factory):
     return out, flags, run_tg("run", *flags)
 
 
+def test_a_run_says_what_it_gained_and_where_it_is(recipe, workspace, data, tmp_path):
+    out, _, printed = recipe
+    assert f"the model with its actors: {out}/actor/checkpoint_best.pt\n" in printed
+    found = re.search(r"greedy BLEU on the validation set: ([\d.]+) by the base, ([\d.]+) with actors\n", printed)
+    assert found and ("so the actors make it worse" in printed) == (float(found[2]) < float(found[1]))
+    (tmp_path / "file").touch()
+    for place, message in ((tmp_path / "file", "is a file: give a directory"), (data, "is the data directory")):
+        with pytest.raises(UserError, match=message):
+            run_tg("run", "--data", data, "--base", workspace.bases["lstm"], "--out", place)
+
+
 def test_run_ends_with_the_report(recipe):
     out, _, printed = recipe
     assert printed.splitlines()[-1] == f"{out}/report/report.html"
@@ -268,6 +279,20 @@ def test_cont_stands_beside_the_actors(workspace, data, recipe, tmp_path):
     assert "tg against cont.: " in printed and set(found["shares"]) == {"tg"}
     with pytest.raises(UserError, match="has actors: give it to --actor"):
         report(workspace, data, tmp_path / "other", "--cont", actor)
+
+
+@pytest.mark.parametrize("command", ["report", "bench"])
+def test_models_are_what_they_are_given_as(workspace, data, recipe, tmp_path, command):
+    actor, base, other = recipe[0] / "actor" / "checkpoint_best.pt", workspace.bases["lstm"], workspace.bases["fconv"]
+    for flags, message in (
+        (("--base", actor), "has actors: give the checkpoint they were trained on"),
+        (("--base", base, "--actor", base), "has no actors: give a checkpoint trained with --arch"),
+        (("--base", other, "--actor", actor), "was trained on another base than"),
+        (("--base", base, "--cont", actor), "has actors: give it to --actor"),
+    ):
+        with pytest.raises(UserError, match=message):
+            run_tg(command, "--data", data, *flags, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_one_sentence_is_enough_for_scores_but_not_for_significance(workspace, data, tmp_path):

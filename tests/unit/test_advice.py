@@ -12,6 +12,7 @@ from fairseq_tg.evaluation.shares import Difference, Share
         (1.05, 1.9, "better than beam 4"),
         (0.6, 1.4, "cannot be told apart"),
         (0.2, 0.9, "not as good as beam 4"),
+        (-0.9, -0.1, "worse than greedy search"),
         (-0.4, 2.2, "too few"),
     ],
 )

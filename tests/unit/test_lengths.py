@@ -4,10 +4,14 @@ from dataclasses import replace
 from typing import List
 
 import pytest
+from sacrebleu.metrics import BLEU
 
 from fairseq_tg.errors import UserError
-from fairseq_tg.evaluation.subset import Subset
-from fairseq_tg.recipe.lengths import check_words, choose_objective, length_ratio, with_objective
+from fairseq_tg.evaluation.batches import translate_all
+from fairseq_tg.evaluation.subset import Subset, read_subset
+from fairseq_tg.evaluation.systems import System, build
+from fairseq_tg.evaluation.tables import Progress
+from fairseq_tg.recipe.lengths import check_words, choose_objective, validate, with_objective
 from fairseq_tg.recipe.options import Recipe
 from fairseq_tg.tasks.loading import load_model
 from tests.conftest import BASES, Workspace
@@ -18,8 +22,18 @@ def test_the_longer_the_base_the_less_it_is_lengthened(ratio: float, objective: 
     assert choose_objective(ratio) == objective
 
 
-def test_lengths_are_those_of_words() -> None:
-    assert length_ratio(["a b c", "d"], ["a b", "d e ."]) == pytest.approx(4 / 5)
+def test_a_validation_is_of_words_whatever_translates(workspace: Workspace) -> None:
+    base = workspace.bases["lstm"]
+    recipe = Recipe(data=workspace.data, base=base, out="", workers=1)
+    model, task = load_model(base, workspace.data)
+    found = validate(recipe, model, task)
+    assert found == validate(recipe, model, task, base)
+    valid = read_subset(task, "valid", model)
+    system = build(System("", "fairseq", base, workspace.data), lambda *_: (model, task))
+    words = [valid.words(tokens) for tokens in translate_all(system, valid.sources, Progress(), "")]
+    scored = BLEU().corpus_score(words, [valid.references])
+    assert found.bleu == pytest.approx(scored.score)
+    assert found.length == pytest.approx(scored.sys_len / scored.ref_len)
 
 
 def test_what_auto_stands_for(workspace: Workspace, capsys) -> None:
