@@ -365,15 +365,16 @@ class Engine:
         actors: bool = True,
         likeliest: int = 5,
         first: Optional[int] = None,
+        end: Optional[int] = None,
     ) -> Traced:
-        """Go over a translation, token by token; first is what a decoder begins with, if that is not eos."""
+        """Go over a translation, token by token; what a decoder begins with, and what ends it, as in a search."""
         layout = self.layout
         if not 1 <= len(source) <= layout.source_positions or not 1 <= len(target) <= layout.target_positions:
             raise EngineError(f"a source of {len(source)} tokens, a translation of {len(target)}")
         if not (min(source) >= 0 and max(source) < layout.source_vocabulary):
             raise EngineError("a token of the source that is not in the dictionary")
-        if not (min(target) >= 0 and max(target) < layout.vocabulary):
-            raise EngineError("a token of the translation that is not in the dictionary")
+        if not (min(target) >= 0 and max(target) < layout.vocabulary) or target[-1] != self._symbol(end):
+            raise EngineError("a translation without its end, or a token that is not in the dictionary")
         given = [np.array(tokens, dtype=np.int32) for tokens in (source, target)]
         steps, count = len(target), min(likeliest, layout.vocabulary)
         result = Traced(

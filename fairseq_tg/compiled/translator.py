@@ -215,7 +215,7 @@ class Translator:
         actor: Optional[str] = None,
     ) -> Traced:
         """What happens on the way to a translation of token ids."""
-        return self.engine(actor).trace(source, target, actors, likeliest, self._marks.first)
+        return self.engine(actor).trace(source, target, actors, likeliest, self._marks.first, self._marks.end)
 
     def limit(self, source: Sequence[int]) -> int:
         """How many tokens a translation may have."""

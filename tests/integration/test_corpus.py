@@ -301,6 +301,8 @@ def test_a_base_with_another_dictionary(workspace, tmp_path):
     write_corpus(tmp_path, {"train": 5, "valid": 5})
     prefixes = ["--trainpref", tmp_path / "train", "--validpref", tmp_path / "valid"]
     run("fairseq-preprocess", "-s", "xx", "-t", "yy", *prefixes, "--destdir", tmp_path / "bin", "--workers", "1")
-    with pytest.raises(UserError, match=r"does not fit the data \(size mismatch for encoder.embed_tokens.weight"):
+    with pytest.raises(
+        UserError, match=r"does not fit the data or the options \(size mismatch for encoder.embed_tokens.weight"
+    ):
         build(workspace, str(tmp_path / "bin"), tmp_path / "x")
     assert not (tmp_path / "x").exists()

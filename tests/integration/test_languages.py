@@ -471,7 +471,7 @@ def test_another_dictionary_is_refused(world, tmp_path):
     with pytest.raises(UserError, match="the model was trained with other dictionaries: these are as large"):
         run(*generate, "--path", tg, *other)
     # fairseq would put the symbols behind the others, and translate into any language
-    (tmp_path / "without.txt").write_text("\n".join([*symbols[:-2], "", ""]))
+    (tmp_path / "without.txt").write_text("\n".join([*symbols[:-2], ""]))
     for path in (base, tg):
         with pytest.raises(UserError, match=r"without.txt has no __bb__, __en__: give the dictionary that the model"):
             run(*generate, "--path", path, "--fixed-dictionary", tmp_path / "without.txt")

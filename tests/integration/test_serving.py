@@ -267,7 +267,7 @@ BAD = {
     "translate {compiled} --actor file": "--actor file: give a name and a file",
     "translate {compiled} --actor a=x --actor a=y": "give every actor a name of its own",
     "translate {compiled} --threads 5000": "5000 threads: give one to 1024",
-    "translate {transformer}": "is no compiled model, or a damaged one",
+    "translate {transformer}": "is a checkpoint: compile it, with fairseq-tg compile",
     "bench --data {data} --base {transformer} --actor {transformer} --actor {transformer}": "the same name",
 }
 
