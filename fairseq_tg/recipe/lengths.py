@@ -64,23 +64,23 @@ def with_objective(recipe: R, model: Any, task: Any) -> R:
 
 
 class Validation(NamedTuple):
-    """Of greedy translations of validation data."""
+    """Of translations of validation data."""
 
     bleu: float
     length: float  # to the references, in words as BLEU counts them
 
 
-def validate(recipe: Recipe, model: Any, task: Any, checkpoint: Optional[str] = None) -> Validation:
-    """Translate validation data greedily with a model, or with that of a checkpoint."""
+def validate(recipe: Recipe, model: Any, task: Any, checkpoint: Optional[str] = None, beam: int = 1) -> Validation:
+    """Translate validation data with a model, or with that of a checkpoint."""
     splits = validation_splits(Path(recipe.data), task.pairs[0])
     subset = read_subsets(task, splits, model, recipe.text, SENTENCES)
     if subset.references is None:
         raise UserError(f"a validation set of '{recipe.data}' has no references: actors are chosen by them")
     path = checkpoint or recipe.base
-    system = System("greedy", "fast", path, recipe.data, threads=recipe.workers, languages=recipe.languages)
+    system = System("", "fast", path, recipe.data, beam, threads=recipe.workers, languages=recipe.languages)
     say = Progress()
     function = build(system, None if checkpoint else lambda *_: (model, task))
-    tokens = translate_all(function, subset.sources, say, "greedy translations of valid")
+    tokens = translate_all(function, subset.sources, say, "translations of valid")
     say.end()
     words = [subset.words(sentence) for sentence in tokens]
     sums = bleu_statistics(words, subset.references, subset.tokenizer).sum(axis=0)

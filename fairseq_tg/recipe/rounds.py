@@ -6,6 +6,10 @@ sentences whose greedy translation the actors have changed since: these are sear
 from the last actors (after the first trainings, the best of these), by the second training, if there is one, else by
 the first, on what the first selection chooses, by the objective that the length of their translations asks for, if none
 is given.
+
+After several first trainings the next round goes on from the one that is best with a beam: what greedy search then
+learns is to find by itself what that model finds with one. (By greedy search, a model that has learned more may be
+behind one that has learned nothing but to search.)
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from fairseq_tg.files import replacing
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.record import Base
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash
-from fairseq_tg.recipe.lengths import with_objective
+from fairseq_tg.recipe.lengths import validate, with_objective
 from fairseq_tg.recipe.options import AUTO, TRIED, Recipe, Training
 from fairseq_tg.recipe.stages import Stage, recorded_settings
 from fairseq_tg.recipe.training import BEST, Job, check_same_base
@@ -29,6 +33,8 @@ from fairseq_tg.tasks.loading import load_model
 
 #: In the stamp of OUT/actor: the checkpoints of which it has the best
 BEST_OF = "best of rounds"
+#: With which a model is tried that a round is to go on from
+BEAM = 4
 #: What the first training is called: of rounds without a second training, with one, and of several selections
 FIRST = ("round-1", "first", TRIED[0])
 
@@ -83,6 +89,13 @@ class Trainings:
             print(f"{name}: greedy BLEU on the validation set {found.score:.2f}")
         return found
 
+    def beam_score(self, trained: Trained) -> float:
+        """BLEU on the validation set with a beam."""
+        model, _ = load_model(str(trained.checkpoint), self.recipe.data, languages=self.recipe.languages)
+        found = validate(self.recipe, model, self.task, str(trained.checkpoint), BEAM).bleu
+        print(f"{trained.checkpoint.parent.parent.name}: BLEU on the validation set {found:.2f} with beam {BEAM}")
+        return found
+
     def _job(self, name: str, training: Training, lists: Lists, start: Optional[Path] = None) -> Job:
         base, record, text = self.recipe.base, self.base, self.recipe.text
         corpus, directory = corpus_hash(lists.manifest), self.directory(name)
@@ -129,7 +142,8 @@ def train_in_rounds(
     check()
     trainings.take_over(names[0], lists)
     done = [trainings.train(name, recipe.training_on(of), of, lists, None) for name, of in zip(names, selections)]
-    last = max(done, key=lambda one: one.score)
+    goes_on = (recipe.rounds or 1) > 1 or refined is not None
+    last = max(done, key=lambda one: trainings.beam_score(one) if goes_on and len(done) > 1 else one.score)
     for number in range(1, (recipe.rounds or 1) + 1):
         if number > 1:
             print(f"== round {number} of {recipe.rounds}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any, Callable, List
 
 import pytest
 
+from fairseq_tg.corpus.directory import hash_file
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.report import TRAIN_LOG
 from fairseq_tg.recipe import rounds
@@ -58,6 +60,7 @@ def start(tmp_path: Path, corpus_base: List[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(rounds, "build_corpus", build_corpus)
     monkeypatch.setattr(Job, "run", train)
     monkeypatch.setattr(rounds, "validation_score", lambda path: len(path.read_text()))
+    monkeypatch.setattr(rounds.Trainings, "beam_score", lambda self, one: one.score)
     return begin
 
 
@@ -109,3 +112,17 @@ def test_the_best_is_where_it_is_promised_whatever_came_before(start: Start, tmp
     for number in (2, 1, 3, 1):
         start(replace(ONE, rounds=number))
         assert (tmp_path / "actor" / BEST).read_bytes() == wanted[number]
+
+
+def test_a_round_goes_on_from_what_is_best_with_a_beam(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is best by greedy search, which is what the best of all is chosen by."""
+    for best in ("top1", "comb"):
+        out = tmp_path / best
+        monkeypatch.setattr(
+            rounds.Trainings, "beam_score", lambda self, one, best=best: one.checkpoint.parent.parent.name == best
+        )
+        rounds.train_in_rounds(AUTO, BASE, TASK, out)
+        settings = json.loads((out / "round-2" / "actor" / "stage.json").read_text())["settings"]
+        assert settings["start"] == hash_file(out / best / "actor" / BEST)
