@@ -48,7 +48,7 @@ def panel(bench: Dict[str, Any], mode: str, left: float) -> List[str]:
     speeds = {name: row[f"{mode}_tokens_per_second"] for name, row in systems.items()}
     scores = [row["bleu"] for row in systems.values()]
     most = 1.15 * max(speed["high"] for speed in speeds.values())
-    step = next(s for s in (10, 20, 50, 100, 200, 500, 1000, 2000, 5000) if most / s <= 8)
+    step = next(s for power in range(1, 9) for s in (10**power, 2 * 10**power, 5 * 10**power) if most / s <= 8)
     x = scale(0, most, left + LEFT, left + WIDTH - 10)
     y = scale(min(scores) - 0.3, max(scores) + 0.3, HEIGHT - BOTTOM, TOP)
     drawn = [f'<text x="{left + LEFT}" y="26">{MODES[mode].format(**bench["settings"])}</text>']
@@ -76,7 +76,7 @@ def panel(bench: Dict[str, Any], mode: str, left: float) -> List[str]:
         kind = "tg" if " tg" in name else "base"
         drawn.append(f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{py:.1f}" y2="{py:.1f}"/>')
         drawn.append(f'<circle class="point {kind}" cx="{px:.1f}" cy="{py:.1f}" r="5"/>')
-        side, at = ("start", high + 12) if kind == "tg" else ("end", low - 12)
+        side, at = ("start", high + 12) if kind == "tg" and "beam" not in name else ("end", low - 12)
         for look in ("name halo", "name"):  # a line behind it does not cross it
             place = f'text-anchor="{side}" x="{at:.1f}" y="{py + 5:.1f}"'
             drawn.append(f'<text class="{look}" {place}>{called(name)}</text>')
