@@ -106,9 +106,9 @@ class Connection(HttpToolsProtocol):
                 self.transport.write(refusal)
                 self.on_response_complete()  # as after any other answer
                 return
-        if not self._within:  # there is only this one here
+        if not self._within and UPGRADE.search(data):  # there is no other protocol here
             head, end, body = data.partition(b"\r\n\r\n")
-            data = UPGRADE.sub(b"", head) + end + body if end else data
+            data = UPGRADE.sub(b"", head) + end + body
         self._moved = False
         super().data_received(data)
         if not self.transport.is_closing():
