@@ -43,9 +43,12 @@ class Run:
         self._once(name, [*command, *flags, "--out", str(out)], out / "bench.json", None, threads)
         return json.loads((out / "bench.json").read_text())
 
-    def builds(self, name: str, base: str, data: str, subset: str, engines: Tuple[str, ...]) -> Dict[str, Any]:
+    def builds(
+        self, name: str, base: str, data: str, subset: str, engines: Tuple[str, ...], most: int = 200
+    ) -> Dict[str, Any]:
         path = self.out / f"{name}.json"
         command = [sys.executable, str(HERE / "kbest_engines.py"), "--base", base, "--data", data, "--subset", subset]
+        command += ["--max-len-b", str(most)]
         turns = ["--turns", "1" if self.args.quick or engines == BESIDE_FAIRSEQ else "2", "--engines", *engines]
         self._once(name, [*command, *turns], path, path, 2)
         return json.loads(path.read_text())
@@ -95,11 +98,11 @@ def figures(run: Run) -> List[Tuple[str, str, float, float]]:
                 greedy = f"compiled base {p}", f"CTranslate2 greedy {p}"
                 what = f"greedy in batches, native / CTranslate2, {p}, {threads} thread{'s' if threads > 1 else ''}"
                 found.append((what, size, goals[2], ratio(bench, *greedy, mode="batched")))
-    for size, base, data, subset, goals in (
-        ("small", args.transformer, args.data, args.subset, (1.5, 2.0)),
-        ("large", large, large_data, "test", (1.1, 1.5)),
+    for size, base, data, subset, goals, most in (
+        ("small", args.transformer, args.data, args.subset, (1.5, 2.0), 200),
+        ("large", large, large_data, "test", (1.1, 1.5), 30),  # which all its translations have
     ):
-        built = run.builds(f"k35-{size}", base, data, subset, BUILDS)
+        built = run.builds(f"k35-{size}", base, data, subset, BUILDS, most)
         for engine, what, goal in zip(BUILDS[1:], ("float32", "int8 / float32"), goals):
             found.append((f"k = 35, native / CTranslate2, {what}, 2 threads", size, goal, built[engine]["ratio"]))
     for family, base, actor, goal, speed, cost in (
@@ -117,7 +120,7 @@ def figures(run: Run) -> List[Tuple[str, str, float, float]]:
         for p in PRECISIONS:
             tg = ratio(bench, f"compiled tg {p}", f"compiled base {p}")
             found.append((f"greedy, sentence by sentence, tg / base, {p}", family, cost, tg))
-    built = run.builds("k35-large-fairseq", large, large_data, "test", BESIDE_FAIRSEQ)["native"]
+    built = run.builds("k35-large-fairseq", large, large_data, "test", BESIDE_FAIRSEQ, 30)["native"]
     return [*found, ("k = 35, native / fairseq, 2 threads", "large", 1.5, built["ratio"])]
 
 

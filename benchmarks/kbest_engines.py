@@ -30,6 +30,7 @@ def build(engine: str, args: argparse.Namespace, out: Path) -> float:
     flags = [args.data, "--user-dir", str(Path(fairseq_tg.__file__).parent), "--task", "tg_translation", "--quiet"]
     flags += ["--path", args.base, "--gen-subset", args.subset, "--beam", str(args.beam), "--kbest-dir", str(out)]
     flags += ["--kbest-jsonl", "--kbest-engine", engine, "--batch-size", str(args.batch_size)]
+    flags += ["--max-len-b", str(args.max_len_b)]
     program = str(Path(sys.executable).parent / "fairseq-generate")
     done = subprocess.run([program, *flags], capture_output=True, text=True, check=True)
     found = re.search(r"\(([\d.]+) sentences/s", done.stderr + done.stdout)
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--subset", default="test")
     parser.add_argument("--beam", type=int, default=35)
     parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--max-len-b", type=int, default=200, help="most tokens of a translation")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--engines", nargs="+", default=ENGINES, help="the first is compared with")
     args = parser.parse_args()
