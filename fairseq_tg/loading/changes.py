@@ -8,7 +8,7 @@
 | the same, ``checkpoint_utils.load_checkpoint`` | --patience goes on where it was: see `_remember_patience` |
 | ``PathManager.copy`` | so are its copies under other names |
 | ``utils.move_to_cpu`` | a half-precision base is saved as it is |
-| ``torch.load`` in ``checkpoint_utils`` | checkpoints are data; at the end of checkpoints.py, whose every user needs it |
+| ``torch.load`` in ``checkpoint_utils`` | checkpoints are data: in checkpoints.py, whose every user needs it |
 | ``torch.load`` in the modules of `_READERS` | files that a checkpoint names are data too |
 | ``tarfile`` in ``file_utils`` | archives that the hub unpacks stay in their directory |
 | ``LanguagePairDataset`` | two sides of different length end in one line |
