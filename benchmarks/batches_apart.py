@@ -67,7 +67,7 @@ def measure(args: argparse.Namespace) -> float:
     sources = [dataset[i].tolist() for i in range(min(args.sentences, len(dataset)))]
     batches = [[sources[i] for i in batch] for batch in by_length([len(s) for s in sources], args.batch_size)]
     translate = (in_bulk if args.bulk else batch_by_batch)(Path(args.system), args.data, args.threads, args.beam)
-    translate(batches[: len(batches) // 4])
+    translate(batches[: max(1, len(batches) // 4)])
     began = time.perf_counter()
     made = translate(batches)
     return made / (time.perf_counter() - began)
