@@ -60,9 +60,10 @@ def is_plain(models: List[Any], args: Any, **more: Any) -> bool:
     others = ("sampling", "constraints", "match_source_len", "print_alignment", "score_reference", "retain_dropout")
     if any(getattr(args, name, False) for name in others):
         return False
-    if len(models) != 1 or find_session(models[0]) is None:
+    if len(models) != 1:
         return False
-    return getattr(args, "beam", 5) == 1 or unsupported(models[0]) is None
+    by_session = getattr(args, "beam", 5) == 1 and find_session(models[0]) is not None
+    return by_session or unsupported(models[0]) is None
 
 
 def shared_engine(model: Any) -> Engine:
@@ -103,7 +104,7 @@ class FastGenerator(SequenceGenerator):
         found = self._run_engine(source, limit, prefix_tokens, first)
         if found is not None:
             return found
-        if self.beam_size > 1:
+        if self.beam_size > 1 or self.session is None:
             return super()._generate(sample, prefix_tokens, constraints, bos_token)
         greedy = self._run_session(sample["net_input"], limit, prefix_tokens, first)
         return [[self._finished(item, source.device)] for item in greedy]
