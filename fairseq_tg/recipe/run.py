@@ -79,7 +79,7 @@ def run(recipe: Recipe) -> List[Path]:
 
 def _say_gain(recipe: Recipe, model: Any, task: Any, checkpoint: Path) -> None:
     """Say what the actors gained on validation data, and what to try if that is nothing."""
-    before = validate(recipe, model, task, recipe.base).bleu
+    before = validate(recipe, model, task).bleu
     after = validate(recipe, model, task, str(checkpoint)).bleu
     pair = f" of {'-'.join(task.pairs[0])}" if task.marks else ""
     print(f"greedy BLEU on the validation set{pair}: {before:.2f} by the base, {after:.2f} with actors")
