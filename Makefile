@@ -4,7 +4,7 @@
 #   make bench   the benchmarks
 #   make test-compat   the tests with fairseq 0.12.2, Python 3.10 and torch 2.2 (several gigabytes are fetched)
 #   make test-sanitizers   the native engine under AddressSanitizer, UBSan and ThreadSanitizer (needs g++)
-#   make test-arm      the native engine on ARM, under an emulator (needs Debian's g++-aarch64-linux-gnu and qemu-user-static)
+#   make test-arm      the native engine on ARM, under an emulator (needs a Debian with g++-aarch64-linux-gnu and qemu-user-static)
 #   make test-faults   the long tests of kills, full disks and damage
 #   make test-examples   the examples of models of many languages, on toys (a few minutes)
 #   make test-slurm    builds and trainings on a Slurm cluster that it starts (needs Debian's slurm-wlm and munge)
@@ -62,13 +62,10 @@ test-examples: $(SETUP)
 	$(VENV)/bin/python -m pytest -n 2 --thorough tests/examples
 
 test-sanitizers: $(SETUP)
-	$(VENV)/bin/python tests/sanitizers/run.py
+	$(VENV)/bin/python -m tests.engine.sanitizers
 
-# Which the tests leave out where these are not there
 test-arm: $(SETUP)
-	@command -v aarch64-linux-gnu-g++ qemu-aarch64-static > /dev/null || \
-		{ echo "test-arm needs g++-aarch64-linux-gnu and qemu-user-static" >&2; exit 1; }
-	$(VENV)/bin/python -m pytest tests/unit/test_machines.py
+	$(VENV)/bin/python -m tests.engine.arm .venv-arm
 
 test-slurm: $(SETUP)
 	$(VENV)/bin/python -m pytest tests/slurm
@@ -113,4 +110,4 @@ bench: $(SETUP)
 	$(VENV)/bin/python benchmarks/training_cost.py
 
 clean:
-	rm -rf $(VENV) .venv-py3.10 .venv-audit .venv-dist .venv-load build dist work-demo .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-py3.10 .venv-arm .venv-audit .venv-dist .venv-load build dist work-demo .pytest_cache .mypy_cache .ruff_cache

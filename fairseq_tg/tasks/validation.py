@@ -120,7 +120,8 @@ class Scoring(TranslationTask):
         split = command.dataset.valid_subset.split(",")[0]
         tokenizer = NONE if self.cfg.eval_tokenized_bleu else self._tokenizer(split, Decoder(decoders, str).text)
         if bpe is None and (tokenizer == USUAL or self.cfg.eval_tokenized_bleu):
-            return  # these are fairseq's own ways
+            self.tokenizer = Decoder(decoders, str)  # else as fairseq itself does it
+            return
         self.tokenizer = Decoder(decoders, load_tokenizer(tokenizer) if tokenizer else divide_any)
         options = {option.name: self.cfg[option.name] for option in fields(ScoringOptions)}
         self.cfg = Namespace(**{**options, "eval_tokenized_bleu": True})  # words are divided then

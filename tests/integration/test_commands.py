@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from argparse import Namespace
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.conftest import (
     REPO,
     TRAIN_BASE,
     USER_DIR,
+    Workspace,
     hypotheses,
     run,
     run_forked,
@@ -236,6 +238,25 @@ def test_eval_bleu_and_norms_while_training(workspace, tmp_path):
     events = b"".join(path.read_bytes() for path in (tmp_path / "tb" / "valid").rglob("*tfevents*"))
     assert b"action_norm" in events
     assert len(hypotheses(workspace.generate(f"{tmp_path}/checkpoint_best.pt", "--beam", "1"))) == 30
+
+
+def test_validations_count_unknown_words_as_generation_does(workspace, tmp_path):
+    """Those of a reference are no words of a translation, and are as many words in all scores."""
+    text = Path(workspace.data).parent
+    shutil.copy(text / "valid.xx", tmp_path)
+    lines = (text / "valid.yy").read_text().splitlines()
+    (tmp_path / "valid.yy").write_text("\n".join(f"{line} new" if i % 5 == 0 else line for i, line in enumerate(lines)))
+    known = ["--srcdict", f"{workspace.data}/dict.xx.txt", "--tgtdict", f"{workspace.data}/dict.yy.txt"]
+    files = ["--trainpref", tmp_path / "valid", "--validpref", tmp_path / "valid", "--destdir", tmp_path / "bin"]
+    run("fairseq-preprocess", "-s", "xx", "-t", "yy", *known, *files, "--workers", "1")
+    unknown = Workspace(str(tmp_path / "bin"), workspace.bases)
+    best = ["--best-checkpoint-metric", "bleu", "--maximize-best-checkpoint-metric", "--eval-bleu-detok", "space"]
+    unknown.train("transformer", tmp_path, "--eval-bleu", "--eval-bleu-args", '{"beam": 1, "max_len_b": 20}', *best)
+    path = f"{tmp_path}/checkpoint_best.pt"
+    printed = unknown.generate(path, "--beam", "1", "--scoring", "sacrebleu")
+    assert "<<unk>>" in printed
+    score = float(re.findall(r"BLEU = ([\d.]+)", printed)[-1])
+    assert load_checkpoint(path)["extra_state"]["best"] == pytest.approx(score, abs=0.006) and score > 0.5
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.conftest import REPO
 
-TESTS = REPO / "tests" / "sanitizers"
+TESTS = REPO / "tests" / "engine"
 GUARD = REPO / "tests" / "native" / "guard.cpp"
 SELECTION = "test_actors and (gate or rnn) and 0 or test_products_in_parallel"
 

@@ -16,7 +16,7 @@ from fairseq_tg.compiled.fconv_layout import FConvLayout
 from fairseq_tg.compiled.layout import ACTORS, Layout
 from fairseq_tg.compiled.library import GENERIC, library_path
 from fairseq_tg.compiled.lstm_layout import LSTMLayout
-from tests.sanitizers.test_engine import (
+from tests.engine.test_engine import (
     EOS,
     PAD,
     TOLERANCE,
