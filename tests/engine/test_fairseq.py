@@ -14,6 +14,6 @@ def test_what_fairseq_found(library: Path, cases: List[Case]) -> None:
         assert_as_fairseq(case, Engine(case.layout, case.tensors, library))
 
 
-def test_threads_find_what_fairseq_found(library: Path, cases: List[Case]) -> None:
+def test_what_fairseq_found_on_several_threads(library: Path, cases: List[Case]) -> None:
     for case in cases:
         assert_as_fairseq(case, Engine(case.layout, case.tensors, library), threads=3)
