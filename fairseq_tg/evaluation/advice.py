@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from fairseq_tg.evaluation.shares import Difference, Share
+from fairseq_tg.evaluation.shares import DOUBTFUL, Difference, Share
 
 #: A share below this is little
 LITTLE = 0.8
@@ -14,7 +14,7 @@ SHORT, LONG = 0.97, 1.03
 
 def verdict(name: str, share: Share) -> str:
     """Whether a system is as good as the beam, as far as the interval says so."""
-    if share.value is None or share.low is None or share.high is None:
+    if share.value is None or share.low is None or share.high is None or share.doubtful > DOUBTFUL:
         return f"how {name} compares with beam search cannot be said"
     if share.low > 1:
         return f"{name} is better than beam 4: the whole interval is above 1"

@@ -13,7 +13,7 @@ from sacrebleu.metrics import BLEU
 from fairseq_tg.corpus.engines import import_ctranslate2
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import by_length
-from fairseq_tg.evaluation.lineup import PRECISIONS, Lineup, label_actors, load_compared
+from fairseq_tg.evaluation.lineup import ACTED, CONT, PRECISIONS, Lineup, label_files, load_compared
 from fairseq_tg.evaluation.machine import Bound, Machine, bound, measure_machine
 from fairseq_tg.evaluation.measure import PERCENTILES, Spread, Turns, latency_table, probe, ratio, take_turns
 from fairseq_tg.evaluation.options import BenchOptions
@@ -70,7 +70,7 @@ class Result:
 
 def run(options: BenchOptions) -> Result:
     """Measure everything, and write the tables, the numbers and a plot to the output directory."""
-    actors, say = label_actors(options.actor), Progress()
+    actors, say = label_files(ACTED, options.actor), Progress()
     if options.peer:
         import_ctranslate2(f"--peer {options.peer}")  # if it is not there, that is found now
     load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
@@ -129,13 +129,14 @@ def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path
     add("base", options.base)
     for label, path in actors.items():
         add(label, path)
-    if options.cont:  # which fairseq decodes as it decodes the base
-        add("cont.", options.cont, [kind for kind in options.engines if kind != "fairseq"])
+    conts = label_files(CONT, options.cont)
+    for label, path in conts.items():  # which fairseq decodes as it decodes the base
+        add(label, path, [kind for kind in options.engines if kind != "fairseq"])
     if options.peer:
         say("converting for CTranslate2")
         lineup.add_converted("", options.base, [1, 4], out)
-        if options.cont:
-            lineup.add_converted(" cont.", options.cont, [1], out)
+        for label, path in conts.items():
+            lineup.add_converted(f" {label}", path, [1], out)
     if not lineup.systems:
         raise UserError(f"'{options.base}' cannot be compiled: give --engines others than compiled, or leave it out")
     return lineup
@@ -143,7 +144,7 @@ def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path
 
 def ratios(result: Result, mode: str = "single") -> List[Tuple[str, str, Spread]]:
     """Every ratio for which both systems were measured, turn by turn: sentence by sentence, or in batches."""
-    labels = [*label_actors(result.options.actor)] or [""]
+    labels = [*label_files(ACTED, result.options.actor)] or [""]
     pairs = dict.fromkeys((a.format(tg=tg), b.format(tg=tg)) for tg in labels for a, b in RATIOS)
     rows = result.rows
     return [(a, b, ratio(getattr(rows[a], mode), getattr(rows[b], mode))) for a, b in pairs if a in rows and b in rows]

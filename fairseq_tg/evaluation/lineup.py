@@ -17,6 +17,8 @@ from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.loading.checkpoints import fingerprint
 from fairseq_tg.models.base import ActorModel
 
+#: What models are called: the base with actors, and the whole base trained on what actors are trained on
+ACTED, CONT = "tg", "cont."
 PRECISIONS = {"float32": 4, "int8": 1}  # bytes of a weight
 
 
@@ -87,23 +89,27 @@ def load_compared(load: Load, options: Evaluation) -> Tuple[Any, Any, str, Dict[
     if isinstance(base, ActorModel):
         raise UserError(f"--base {options.base} has actors: give the checkpoint they were trained on")
     found, models = fingerprint(base.state_dict()), {}
-    for label, path in label_actors(options.actor).items():
+    for label, path in label_files(ACTED, options.actor).items():
         model, _ = load(path, options.data)
         if not isinstance(model, ActorModel):
             raise UserError(f"--actor {path} has no actors: give a checkpoint trained with --arch tg_*")
         if model.base.fingerprint != found:
             raise UserError(f"--actor {path} was trained on another base than {options.base}: give its own")
         models[label] = model
-    if options.cont and isinstance(load(options.cont, options.data)[0], ActorModel):
-        raise UserError(f"--cont {options.cont} has actors: give it to --actor")
+    for path in options.cont:
+        if isinstance(load(path, options.data)[0], ActorModel):
+            raise UserError(f"--cont {path} has actors: give it to --actor")
     return base, task, found, models
 
 
-def label_actors(paths: Sequence[str]) -> Dict[str, str]:
-    """The tg checkpoints by short names: `tg`, or with the files' names if there are several."""
+def label_files(name: str, paths: Sequence[str]) -> Dict[str, str]:
+    """Checkpoints by a short name, or by several, with the last part of their paths that tells them apart."""
     if len(paths) == 1:
-        return {"tg": paths[0]}
-    for names in ([Path(path).stem for path in paths], [Path(path).parent.name for path in paths]):
-        if len(set(names)) == len(names):
-            return {f"tg:{name}": path for name, path in zip(names, paths)}
-    raise UserError(f"the tg checkpoints have the same name: {', '.join(paths)}; rename them")
+        return {name: paths[0]}
+    parts = [[Path(path).stem, *(parent.name for parent in Path(path).parents)] for path in paths]
+    for found in zip(*parts):
+        if len(set(found)) == len(found):
+            return {f"{name}:{part}": path for part, path in zip(found, paths)}
+    if paths:
+        raise UserError(f"the checkpoints have the same name: {', '.join(paths)}; rename them")
+    return {}

@@ -19,8 +19,10 @@ class Evaluation:
 
     data: str = option("data directory")
     base: str = option("the base's checkpoint")
-    actor: Tuple[str, ...] = option("a tg checkpoint of it; may be given several times", ())
-    cont: Optional[str] = option("the whole base trained on the pseudo corpus: an ordinary checkpoint", None)
+    actor: Tuple[str, ...] = option("a tg checkpoint of it; may be given several times, as for several seeds", ())
+    cont: Tuple[str, ...] = option(
+        "the whole base trained on the pseudo corpus: an ordinary checkpoint; may be given several times", ()
+    )
     subset: str = option("split to translate; the report takes several, as in test,test1", "test")
     threads: int = option("of every system", 1, least=1)
     languages: LanguageOptions = field(default_factory=LanguageOptions, metadata={"help": LANGUAGES})

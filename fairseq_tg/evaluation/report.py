@@ -6,8 +6,8 @@ import functools
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
-from typing import Any, Dict, List, Optional, Sequence
+from statistics import fmean, stdev
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -18,14 +18,23 @@ from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.examples import Example, choose_examples
 from fairseq_tg.evaluation.explained import draw_examples, picture_name
 from fairseq_tg.evaluation.likelihood import token_means, word_likelihood
-from fairseq_tg.evaluation.lineup import Lineup, label_actors, load_compared
+from fairseq_tg.evaluation.lineup import ACTED, CONT, Lineup, label_files, load_compared
 from fairseq_tg.evaluation.measure import Spread, take_turns
 from fairseq_tg.evaluation.norms import NormsAt, read_norms
 from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.oracle import oracle_translations
 from fairseq_tg.evaluation.plots import Point, load_pyplot, norms_over_training, quality_and_speed
 from fairseq_tg.evaluation.scores import Scores, score_systems
-from fairseq_tg.evaluation.shares import Difference, Share, bleu_statistics, corpus_bleu, differences, recovered_shares
+from fairseq_tg.evaluation.shares import (
+    DOUBTFUL,
+    Difference,
+    Groups,
+    Share,
+    bleu_statistics,
+    corpus_bleu,
+    differences,
+    recovered_shares,
+)
 from fairseq_tg.evaluation.subset import Subset, read_subsets
 from fairseq_tg.evaluation.systems import Load, System, build_search
 from fairseq_tg.evaluation.tables import Progress, Section, as_html, as_text, in_words, settings, versions, write
@@ -36,10 +45,12 @@ from fairseq_tg.tasks.loading import load_model
 TRAIN_LOG = "train.log"
 #: How the names of fairseq's own searches begin, which find what the others do
 SLOW = "fairseq "
+#: How the names of beam searches by a model with actors end
+BEAM_4 = "+beam 4"
 #: The sets together
 ALL = "all"
-#: The whole base, trained on what actors are trained on
-CONT = "cont."
+#: What the mean of several models, as of seeds, is called
+MEAN = "{}, mean"
 
 
 @dataclass(frozen=True)
@@ -48,8 +59,11 @@ class SetResult:
 
     sentences: int
     bleu: Dict[str, float]
-    shares: Dict[str, Share]  # of the beam-4 gain, by tg system, and of `cont.`
-    beside_cont: Dict[str, Difference]  # by tg system
+    means: Dict[
+        str, Tuple[float, float]
+    ]  # of systems of which there are several seeds: BLEU's mean, standard deviation
+    shares: Dict[str, Share]  # of the beam-4 gain, by tg system, and of `cont.`, and their means
+    beside_cont: Dict[str, Difference]  # by tg system, and their mean
 
 
 @dataclass
@@ -79,7 +93,8 @@ def make_report(options: ReportOptions) -> Report:
     torch.set_num_threads(options.threads)
     load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
     base, task, found, acting = load_compared(load, options)
-    actors, models = label_actors(options.actor), {"base": base, **acting}
+    actors, conts = label_files(ACTED, options.actor), label_files(CONT, options.cont)
+    models = {"base": base, **acting}
     names = options.subset.split(",")
     subset = read_subsets(task, names, base, options.text, scores_targets=True)
     make_directory(Path(options.out))
@@ -89,10 +104,9 @@ def make_report(options: ReportOptions) -> Report:
     # All on one engine, so that speeds tell what a search costs; fairseq's own, which find the same, beside them
     lineup.add("greedy", "fast", options.base)
     lineup.add("beam 4", "fast", options.base, 4)
-    cont = {CONT: options.cont} if options.cont else {}
-    for name, path in {**actors, **cont}.items():
+    for name, path in {**actors, **conts}.items():
         lineup.add(name, "fast", path)
-        lineup.add(f"{name}+beam 4", "fast", path, 4)
+        lineup.add(f"{name}{BEAM_4}", "fast", path, 4)
     for name, path in {"greedy": options.base, "beam 4": options.base, **actors}.items():
         lineup.add(f"{SLOW}{name}", "fairseq", path, 4 if name == "beam 4" else 1)
     functions = lineup.build()
@@ -112,7 +126,7 @@ def make_report(options: ReportOptions) -> Report:
         say("scores and significance")
         report.scores = score_systems(texts, subset.references, ["greedy", "beam 4"], subset.tokenizer)
         sure = token_means(base, task, subset.sources, tokens["greedy"], True, say, "how sure the base is")
-        report.sets = _by_set({name: texts[name] for name in functions}, subset, sure, list(actors), bool(cont))
+        report.sets = _by_set({name: texts[name] for name in functions}, subset, sure, list(actors), list(conts))
         report.shares = {name: report.sets[ALL].shares[name].value for name in actors}
         if "TER" not in report.scores.signatures:
             report.notes.append(f"no TER: {subset.tokenizer} counts characters, whose edit rate takes too long")
@@ -144,7 +158,7 @@ def make_report(options: ReportOptions) -> Report:
 
 
 def _by_set(
-    texts: Dict[str, List[str]], subset: Subset, sure: Sequence[float], actors: Sequence[str], with_cont: bool
+    texts: Dict[str, List[str]], subset: Subset, sure: Sequence[float], actors: List[str], conts: List[str]
 ) -> Dict[str, SetResult]:
     """Every set, its hard half (where the base is least sure of its own greedy output), and all of them together."""
     assert subset.references is not None
@@ -156,18 +170,31 @@ def _by_set(
     if len(subset.sets) > 1:
         groups["all hard halves"] = list(hard.values())
     groups[ALL] = list(subset.sets.values())
-    return {
-        group: SetResult(
+    found: Dict[str, SetResult] = {}
+    for group, sets in groups.items():
+        bleu = {
+            name: fmean(corpus_bleu(counts[np.asarray(ids)].sum(axis=0)) for ids in sets)
+            for name, counts in statistics.items()
+        }
+        several = {
+            f"{name}{search}": [bleu[f"{one}{search}"] for one in members]
+            for name, members in ((ACTED, actors), (CONT, conts))
+            for search in ("", BEAM_4)
+            if len(members) > 1
+        }
+        found[group] = SetResult(
             sum(map(len, sets)),
-            {
-                name: fmean(corpus_bleu(found[np.asarray(ids)].sum(axis=0)) for ids in sets)
-                for name, found in statistics.items()
-            },
-            recovered_shares(statistics, sets, [*actors, CONT] if with_cont else actors),
-            differences(statistics, sets, actors, CONT) if with_cont else {},
+            bleu,
+            {name: (fmean(values), stdev(values)) for name, values in several.items()},
+            recovered_shares(statistics, sets, {**_with_mean(ACTED, actors), **_with_mean(CONT, conts)}),
+            differences(statistics, sets, _with_mean(ACTED, actors), conts) if conts else {},
         )
-        for group, sets in groups.items()
-    }
+    return found
+
+
+def _with_mean(name: str, members: List[str]) -> Groups:
+    """Each by itself, and all together if they are several."""
+    return {**{one: [one] for one in members}, **({MEAN.format(name): members} if len(members) > 1 else {})}
 
 
 def _write(report: Report, kinds: Dict[str, str]) -> None:
@@ -258,11 +285,7 @@ def _share_lines(report: Report) -> List[str]:
         if name in report.shares:
             lines += advise(share, lengths.get(name, 1.0))
     lines += besides
-    values = [value for value in report.shares.values() if value is not None]
-    if len(values) > 1:
-        spread = f"from {min(values):.2f} to {max(values):.2f}"
-        lines.append(f"the mean of these {len(values)} shares is {fmean(values):.2f}, {spread}")
-    if some.doubtful > 0.025:
+    if some.doubtful > DOUBTFUL:
         lines.append(f"(in {some.doubtful:.0%} of the samples beam 4 gains nothing: a share of it means little)")
     return lines
 
@@ -272,12 +295,16 @@ def _sets(report: Report) -> Section:
     systems = list(next(iter(report.sets.values())).bleu)
     rows = []
     for name, found in report.sets.items():
-        bleu, shares = [f"{found.bleu[system]:.2f}" for system in systems], map(str, found.shares.values())
-        rows.append([name, f"{found.sentences:,}", *bleu, *shares])
+        bleu = [f"{found.bleu[system]:.2f}" for system in systems]
+        bleu += [f"{mean:.2f} ± {deviation:.2f}" for mean, deviation in found.means.values()]
+        rows.append([name, f"{found.sentences:,}", *bleu, *map(str, found.shares.values())])
+    systems += [MEAN.format(name) for name in report.sets[ALL].means]
     header = ["BLEU", "sentences", *systems, *(f"share of {name}" for name in report.sets[ALL].shares)]
     notes = ["hard half: where the base is least sure of its greedy output, by its mean log-probability"]
     if report.shares:
         notes.append("share of beam 4's gain (95% interval: paired bootstrap over sentences, 1000 samples)")
+    if report.sets[ALL].means:
+        notes.append("mean ± standard deviation of the checkpoints given; their share is that of the mean BLEU")
     if len(report.options.subset.split(",")) > 1:
         notes.append("all: BLEU is the mean of the sets, the share that of their gains together")
     return Section("Set by set", header=header, rows=rows, notes=notes)

@@ -12,6 +12,10 @@ from fairseq_tg.tokenizers import USUAL
 
 SAMPLES = 1000  # of a bootstrap
 SEED = 12345  # sacreBLEU's own
+DOUBTFUL = 0.025  # samples without a gain of the beam, from which on an interval without them says little
+
+#: Systems by name, each what one gives or the mean of several, as of seeds
+Groups = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,8 @@ class Share:
     def __str__(self) -> str:
         if self.value is None:
             return "none: the beam gains nothing"
-        interval = "" if self.low is None else f" ({self.low:.2f} to {self.high:.2f})"
+        doubt = f"; {self.doubtful:.0%} of the samples have no gain" if self.doubtful > DOUBTFUL else ""
+        interval = "" if self.low is None else f" ({self.low:.2f} to {self.high:.2f}{doubt})"
         return f"{self.value:.2f}{interval}"
 
 
@@ -64,43 +69,45 @@ def corpus_bleu(sums: np.ndarray) -> float:
 
 
 def recovered_shares(
-    statistics: Mapping[str, np.ndarray], sets: Sequence[Sequence[int]], systems: Sequence[str], beam: str = "beam 4"
+    statistics: Mapping[str, np.ndarray], sets: Sequence[Sequence[int]], groups: Groups, beam: str = "beam 4"
 ) -> Dict[str, Share]:
-    """The share of each system, pooled over sets of sentences.
+    """The share of each group of systems, pooled over sets of sentences.
 
     Args:
         statistics: of `greedy`, of `beam` and of the systems, for all sentences.
         sets: the sentences of each set.
     """
-    found, samples = _bootstrap(statistics, ["greedy", beam, *systems], sets)
-    return {name: _share(found, samples, 2 + index) for index, name in enumerate(systems)}
+    found, samples = _bootstrap(statistics, [["greedy"], [beam], *groups.values()], sets)
+    return {name: _share(found, samples, 2 + index) for index, name in enumerate(groups)}
 
 
 def differences(
-    statistics: Mapping[str, np.ndarray], sets: Sequence[Sequence[int]], systems: Sequence[str], other: str
+    statistics: Mapping[str, np.ndarray], sets: Sequence[Sequence[int]], groups: Groups, others: Sequence[str]
 ) -> Dict[str, Difference]:
-    """How far each system is from another one. The arguments are those of `recovered_shares`."""
-    found, samples = (each / len(sets) for each in _bootstrap(statistics, [other, *systems], sets))
+    """How far each group is from the mean of others. The arguments are those of `recovered_shares`."""
+    found, samples = (each / len(sets) for each in _bootstrap(statistics, [others, *groups.values()], sets))
     further, drawn = found[1:] - found[0], samples[:, 1:] - samples[:, :1]
-    intervals = np.percentile(drawn, [2.5, 97.5], axis=0).T if len(drawn) else [()] * len(systems)
+    intervals = np.percentile(drawn, [2.5, 97.5], axis=0).T if len(drawn) else [()] * len(groups)
     return {
         name: Difference(float(value), *map(float, interval))
-        for name, value, interval in zip(systems, further, intervals)
+        for name, value, interval in zip(groups, further, intervals)
     }
 
 
 def _bootstrap(
-    statistics: Mapping[str, np.ndarray], names: List[str], sets: Sequence[Sequence[int]]
+    statistics: Mapping[str, np.ndarray], groups: Sequence[Sequence[str]], sets: Sequence[Sequence[int]]
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """BLEU of every system, summed over the sets: of all sentences, and of every sample. systems, S x systems."""
+    """Mean BLEU of every group, summed over the sets: of all sentences, and of every sample. groups, S x groups."""
     generator = np.random.default_rng(SEED)
+    names = list(dict.fromkeys(name for group in groups for name in group))
     found, samples = np.zeros((1, len(names))), np.zeros((SAMPLES, len(names)))
     for one in sets:
         found += _scores(statistics, names, np.ones((1, len(one)), dtype=np.int64), one)
         samples += _scores(statistics, names, generator.multinomial(len(one), [1 / len(one)] * len(one), SAMPLES), one)
     if min(map(len, sets)) < 2:
         samples = samples[:0]  # one sentence is all that can be drawn
-    return found[0], samples
+    shares = np.array([[name in group for group in groups] for name in names]) / [len(group) for group in groups]
+    return found[0] @ shares, samples @ shares
 
 
 def _scores(

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -279,6 +280,23 @@ def test_cont_stands_beside_the_actors(workspace, data, recipe, tmp_path):
     assert "tg against cont.: " in printed and set(found["shares"]) == {"tg"}
     with pytest.raises(UserError, match="has actors: give it to --actor"):
         report(workspace, data, tmp_path / "other", "--cont", actor)
+
+
+def test_several_seeds_have_a_mean(workspace, data, recipe, tmp_path):
+    actor, base = recipe[0] / "actor" / "checkpoint_best.pt", workspace.bases["lstm"]
+    other = workspace.train("lstm", tmp_path / "other", "--seed", "2", "--lr", "0.1")
+    for number in (1, 2):
+        (tmp_path / f"cont-{number}").mkdir()
+        shutil.copy(base, tmp_path / f"cont-{number}" / "checkpoint_best.pt")
+    conts = [word for n in (1, 2) for word in ("--cont", tmp_path / f"cont-{n}" / "checkpoint_best.pt")]
+    printed = report(workspace, data, tmp_path, "--actor", actor, "--actor", other, *conts, "--subset", "test,valid")
+    found = json.loads((tmp_path / "report.json").read_text())["sets"]["all"]
+    values = [found["bleu"][f"tg:checkpoint_{name}"] for name in ("best", "last")]
+    assert found["means"]["tg"] == pytest.approx([statistics.mean(values), statistics.stdev(values)])
+    assert found["means"]["cont."] == [pytest.approx(found["bleu"]["greedy"]), 0]
+    mean = found["beside_cont"]["tg, mean"]
+    assert mean["value"] == pytest.approx(statistics.mean(values) - found["bleu"]["greedy"])
+    assert "tg, mean against cont.: " in printed and f"{statistics.mean(values):.2f} ± " in printed
 
 
 @pytest.mark.parametrize("command", ["report", "bench"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from fairseq_tg.errors import UserError
-from fairseq_tg.evaluation.lineup import label_actors
+from fairseq_tg.evaluation.lineup import label_files
 
 
 def test_labels_tell_checkpoints_apart() -> None:
-    assert label_actors(["x/y.pt"]) == {"tg": "x/y.pt"} and label_actors([]) == {}
-    assert label_actors(["x/a.pt", "x/b.pt"]) == {"tg:a": "x/a.pt", "tg:b": "x/b.pt"}
-    assert label_actors(["x/best.pt", "y/best.pt"]) == {"tg:x": "x/best.pt", "tg:y": "y/best.pt"}
+    assert label_files("tg", ["x/y.pt"]) == {"tg": "x/y.pt"} and label_files("tg", []) == {}
+    assert label_files("tg", ["x/a.pt", "x/b.pt"]) == {"tg:a": "x/a.pt", "tg:b": "x/b.pt"}
+    assert label_files("cont.", ["x/best.pt", "y/best.pt"]) == {"cont.:x": "x/best.pt", "cont.:y": "y/best.pt"}
+    runs = ["run-1/actor/best.pt", "run-2/actor/best.pt"]
+    assert label_files("tg", runs) == {"tg:run-1": runs[0], "tg:run-2": runs[1]}
     with pytest.raises(UserError, match=r"the same name: x/a\.pt, x/a\.pt; rename them"):
-        label_actors(["x/a.pt", "x/a.pt"])
+        label_files("tg", ["x/a.pt", "x/a.pt"])
