@@ -30,8 +30,9 @@ KINDS: Dict[str, Any] = {
     "mbart25": (BART, f"--langs {','.join(LANGUAGES)}", _BART),
     "bos": (BART, f"--langs {','.join(LANGUAGES)} --prepend-bos", _BART),
 }
-_TRAIN = """--optimizer adam --lr 0.01 --max-tokens 400 --max-epoch 5 --no-epoch-checkpoints --no-last-checkpoints
-    --log-format none --seed 3"""
+_TRAIN = """--optimizer adam --lr 0.005 --clip-norm 1 --lr-scheduler inverse_sqrt --warmup-updates 40 --max-tokens 400
+    --max-update 200 --validate-interval 5 --no-epoch-checkpoints
+    --no-last-checkpoints --log-format none --seed 3"""
 
 
 class World(NamedTuple):
@@ -99,6 +100,7 @@ def _make_data(directory: Path) -> None:
     generator = random.Random(5)
     words = range(8)
     vocabulary = [f"{lang}{word}" for lang in ("a", "b", "E") for word in words] + ["a0x", "b0x", "a1x", "b1x"]
+    vocabulary += [f"z{number}" for number in range(50)]  # that nobody says: room for a beam of 35
     (directory / "dict.txt").write_text("".join(f"{word} 1\n" for word in vocabulary))
     for lang in ("aa", "bb"):
         for split, size in (("train", 120), ("valid", 12)):

@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_tg.compiled.languages import BEHIND, BEHIND_BOS
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
-from fairseq_tg.tasks.marks import Frame, flags_of
+from fairseq_tg.tasks.marks import MASK, Frame, flags_of
 
 
 @dataclass
@@ -71,8 +71,9 @@ class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
 
     @cached_property
     def marks(self) -> FrozenSet[int]:
-        symbols = {self.target_dictionary.index(f"[{lang}]") for lang in self.langs}
-        return frozenset({*symbols, self.target_dictionary.bos()} if self.cfg.prepend_bos else symbols)
+        dictionary = self.target_dictionary
+        symbols = {dictionary.index(symbol) for symbol in (*(f"[{lang}]" for lang in self.langs), MASK)}
+        return frozenset(symbols - {dictionary.unk()} | ({dictionary.bos()} if self.cfg.prepend_bos else set()))
 
     @property
     def empty_sizes(self) -> Tuple[int, int]:

@@ -21,6 +21,8 @@ from fairseq_tg.loading.splits import indexable
 from fairseq_tg.tasks.damage import naming_damage
 
 TG = "tg_"
+#: Of BART's pretraining: a mark, too, in the dictionaries of models that it was done with
+MASK = "<mask>"
 #: fairseq's tasks whose models want language symbols
 MARKING = ("translation_multi_simple_epoch", "translation_from_pretrained_bart")
 
@@ -125,14 +127,14 @@ class MarkedTask(FairseqTask):
         return {}
 
     def strip(self, tokens: List[int]) -> List[int]:
-        """A target without the end of sentence and the marks around its words."""
-        around = {*self.marks, self.target_dictionary.eos()}
-        first, last = 0, len(tokens)
-        while first < last and tokens[first] in self.marks:
-            first += 1
-        while first < last and tokens[last - 1] in around:
-            last -= 1
-        return tokens[first:last]
+        """A target's words alone: without the end of sentence and the marks, also such as a model put between words.
+
+        (What data are binarized with has no marks: a corpus could not be written with them.)
+        """
+        words, eos = [token for token in tokens if token not in self.marks], self.target_dictionary.eos()
+        while words and words[-1] == eos:
+            words.pop()
+        return words
 
     def check_trained_with(self, recorded: Mapping[str, Any]) -> None:
         """Refuse a checkpoint whose task, as it recorded it, puts marks where this one does not.

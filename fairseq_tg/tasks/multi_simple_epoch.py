@@ -18,7 +18,7 @@ from fairseq_tg.compiled.languages import BEFORE, INSTEAD, PLACES
 from fairseq_tg.corpus.pairs import PairsDataset
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
-from fairseq_tg.tasks.marks import TG, Frame, flags_of, split_pairs
+from fairseq_tg.tasks.marks import MASK, TG, Frame, flags_of, split_pairs
 from fairseq_tg.tasks.parsed import config_of, namespace_of
 from fairseq_tg.tasks.validation import Scoring, ScoringOptions
 
@@ -142,7 +142,7 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
             get_lang_tok(lang, self.args.lang_tok_style, spec)
             for lang in self.langs
             for spec in self.args.langtoks_specs
-        ]
+        ] + [MASK]
         return frozenset(map(dictionary.index, symbols)) - {dictionary.unk()}
 
     @property

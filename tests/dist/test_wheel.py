@@ -10,11 +10,12 @@ import subprocess
 import urllib.request
 import zipfile
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, Optional
 
 import pytest
 
 from tests.conftest import REPO
+from tests.documented import documented
 
 FIXTURES = REPO / "tests" / "fixtures" / "fairseq-0.12.3"
 VERSIONS = ("3.10", "3.11", "3.12", "3.13")
@@ -61,14 +62,16 @@ def test_the_wheel_serves_in_a_fresh_environment(version: str, tmp_path: Path) -
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    run("python", "-m", "pip", "install", "-q", "--disable-pip-version-check", f"{wheel()}[serve]")
+    own = {"fairseq_tg[serve]": f"{wheel()}[serve]"}
+    run("python", "-m", *documented("docs/serving.md", "pip install", own), "-q", "--disable-pip-version-check")
     installed = run("python", "-m", "pip", "freeze").lower()
     assert "torch" not in installed and "fairseq==" not in installed and "fairseq-fixed" not in installed
     assert re.search("native engine: (generic|avx)", run("fairseq-tg", "--version"))
     model = tmp_path / "model.tg"
     shutil.copy(FIXTURES / "transformer.tg", model)
     explained = json.loads(run("fairseq-tg", "explain", str(model), "w1 w2", "--json"))
-    command: List[str] = [str(programs / "fairseq-tg"), "serve", str(model), "--port", "0"]
+    command = [*documented("docs/serving.md", "fairseq-tg serve", {"served.tg": model}), "--port", "0"]
+    command[0] = str(programs / command[0])
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env, cwd=tmp_path) as server:
         assert server.stderr is not None
         url = server.stderr.readline().split()[-1]

@@ -3,10 +3,12 @@
 A fenced block says in its first line what it is:
 
 - ``bash``: commands that are run here, in the order of the page, in a directory with data-bin, base.pt and sp.model of
-  the demo's language; pages under docs/ go on in what README.md's commands have made.
+  the demo's language; pages under docs/ go on in what README.md's commands have made. ``bash languages`` is in one with
+  those of a model of three languages.
 - ``python``: run there, too.
 - ``console FILE``: commands that need more than there is here (a cluster, another corpus, hours); FILE is the test,
-  benchmark or Makefile that runs them. A shell script has them literally.
+  benchmark or Makefile that runs them. A shell script has them literally; a test takes them from the page, by
+  `tests.documented`, with paths and sizes of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict
 
 import pytest
 import sentencepiece
@@ -28,32 +30,13 @@ from fairseq import utils as fairseq_utils
 
 from fairseq_tg.cli import get_parser
 from tests.conftest import AT_THE_END, COMMANDS, IN_PROCESS, REPO, TRAIN_BASE, USER_DIR, run, run_forked, run_tg
+from tests.documented import Block, blocks
+from tests.multilingual import make_world
 
 PAGES = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
 BASE = """--arch transformer --encoder-embed-dim 32 --decoder-embed-dim 32 --encoder-ffn-embed-dim 64
     --decoder-ffn-embed-dim 64 --encoder-layers 1 --decoder-layers 1 --encoder-attention-heads 2
     --decoder-attention-heads 2 --share-all-embeddings"""
-
-
-class Block(NamedTuple):
-    """A fenced block of a page."""
-
-    where: str
-    language: str
-    about: str
-    text: str
-
-    def commands(self) -> List[str]:
-        """One a line, without comments of their own lines."""
-        lines = re.sub(r"\\\n\s*", "", self.text).splitlines()
-        return [line for line in lines if line.strip() and not line.startswith("#")]
-
-
-def blocks(page: Path) -> List[Block]:
-    text = page.read_text()
-    fenced = re.finditer(r"^```(\w*) ?(.*)\n((?:.*\n)*?)```$", text, re.MULTILINE)
-    name = page.relative_to(REPO)
-    return [Block(f"{name}:{text.count(chr(10), 0, m.start()) + 1}", *m.groups()) for m in fenced]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +47,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, REPO / "examples/toy/make_data.py", text, "--train", "600"], check=True)
     sides = [f"{text}/train.{side}" for side in ("src", "tgt")]
     sentencepiece.SentencePieceTrainer.train(
-        input=",".join(sides), model_prefix=str(directory / "sp"), vocab_size=180, model_type="word", minloglevel=2
+        input=",".join(sides), model_prefix=str(directory / "sp"), vocab_size=180, hard_vocab_limit=False, minloglevel=2
     )
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(directory / "sp.model"))
     # (fairseq drops the last batch of a set whose size is no multiple of 8)
@@ -73,7 +56,20 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines = (text / f"{'train' if split == 'all' else split}.{side}").read_text().splitlines()[:size]
             encoded = [" ".join(pieces.encode(line, out_type=str)) for line in lines]
             (directory / f"{split}.{side}").write_text("\n".join(encoded) + "\n")
-    prepare = ["fairseq-preprocess", "-s", "src", "-t", "tgt", "--validpref", directory / "valid", "--workers", "1"]
+    # (a beam of 35 is for dictionaries of at least 70 symbols)
+    prepare = [
+        "fairseq-preprocess",
+        "--padding-factor",
+        "128",
+        "-s",
+        "src",
+        "-t",
+        "tgt",
+        "--validpref",
+        directory / "valid",
+        "--workers",
+        "1",
+    ]
     known = directory / "base-bin" / "dict.src.txt"
     run(*prepare, "--trainpref", directory / "all", "--destdir", directory / "base-bin", "--joined-dictionary")
     run(
@@ -85,6 +81,22 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(directory / "base" / "checkpoint_last.pt", directory / "base.pt")
     for name in ("fairseq_tg", "user_dir_configs", "benchmarks", "docs"):
         (directory / name).symlink_to(REPO / name)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def languages(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a reader who has a model of many languages."""
+    directory = tmp_path_factory.mktemp("languages")
+    world = make_world(shared / "world")
+    shutil.copytree(world.data, directory / "data-bin")
+    shutil.copy(world.base("m2m"), directory / "base.pt")
+    text = [f"{world.directory}/train.{side}-en.{side}" for side in ("aa", "bb")]
+    sentencepiece.SentencePieceTrainer.train(
+        input=",".join(text), model_prefix=str(directory / "sp"), vocab_size=40, model_type="word", minloglevel=2,
+        hard_vocab_limit=False,
+    )  # fmt: skip
+    (directory / "fairseq_tg").symlink_to(USER_DIR)
     return directory
 
 
@@ -118,12 +130,13 @@ def run_python(text: str) -> Any:
     return eval(compile(ast.Expression(last.value), "documentation", "eval"), names)
 
 
-def test_every_command_runs(demo, monkeypatch):
-    monkeypatch.chdir(demo)
+def test_every_command_runs(demo, languages, monkeypatch):
     # fairseq takes the same package under another path for another of that name
-    monkeypatch.setattr(fairseq_utils.import_user_module, "memo", {str(demo / "fairseq_tg"), USER_DIR}, raising=False)
+    paths = {str(directory / "fairseq_tg") for directory in (demo, languages)}
+    monkeypatch.setattr(fairseq_utils.import_user_module, "memo", {*paths, USER_DIR}, raising=False)
     for page in PAGES:
         for block in blocks(page):
+            monkeypatch.chdir(languages if block.about == "languages" else demo)
             try:
                 if block.language == "python":
                     assert len(run_python(block.text)) == 2
@@ -131,6 +144,7 @@ def test_every_command_runs(demo, monkeypatch):
                     run_command(command)
             except (Exception, SystemExit) as error:
                 raise AssertionError(f"{block.where}: {type(error).__name__}: {error}") from error
+    assert (languages / "pairs/report/en-bb/report.html").is_file()
     made = ["work/report/report.html", "report/report.json", "tg.pt", "hydra/checkpoint_last.pt"]
     assert [name for name in made if not (demo / name).is_file()] == []
     same = ["lists", "pseudo-2", "merged"]  # by sbleu, the default; the README's is by sbleu+2
@@ -150,6 +164,19 @@ def test_what_is_not_run_here_is_run_elsewhere(page):
         elif block.about.endswith(".sh"):
             script = Block("", "", "", runner).commands()
             assert set(block.commands()) <= set(script), f"{block.where} is not what {block.about} runs"
+        else:
+            name = str(page.relative_to(REPO))
+            taken = re.findall(rf'documented\(\s*"{re.escape(name)}",\s*"([^"]+)"', runner)
+            left = [command for command in block.commands() if not command.startswith(tuple(taken))]
+            assert not left, f"{block.about} does not take {left} from {block.where}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_benchmarks_have_the_options_that_are_named(page):
+    for name, words in re.findall(r"python (benchmarks/\w+\.py)([^`#\n]*)", page.read_text()):
+        known = (REPO / name).read_text()
+        given = [word for word in words.split() if word.startswith("--")]
+        assert [word for word in given if not re.search(rf'"(--)?{word[2:]}"', known)] == [], f"{page.name}: {name}"
 
 
 def subcommands(parser: argparse.ArgumentParser) -> Dict[str, argparse.ArgumentParser]:

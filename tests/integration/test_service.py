@@ -27,6 +27,7 @@ from fairseq_tg.compiled.explain import explain
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.models.actor_files import export_actor
 from tests.conftest import Workspace
+from tests.documented import documented
 from tests.service import CODE, Server, make_model, serving
 
 TEXT = "w1 w2 w3. W4 w5!\n\nw6"
@@ -71,6 +72,10 @@ def test_libretranslates_own_client(server: Server, translator: Translator) -> N
 @pytest.mark.parametrize("flag", ["-d", "-F"])
 def test_curl(server: Server, translator: Translator, flag: str) -> None:
     fields = [part for field in ("q=w1 w2", "source=auto", "target=yy", "alternatives=2") for part in (flag, field)]
+    own = {"q=Ein Hund läuft.": "q=w1 w2", "source=de": "source=xx", "target=en": "target=yy"}
+    plain = documented("docs/serving.md", "curl", {**own, "http://127.0.0.1:5000/translate": f"{server.url}/translate"})
+    done = subprocess.run(plain, capture_output=True, text=True)
+    assert json.loads(done.stdout) == {"translatedText": offline(translator, "w1 w2")}
     done = subprocess.run(["curl", "-sS", *fields, f"{server.url}/translate"], capture_output=True, text=True)
     answer = json.loads(done.stdout)
     assert answer["translatedText"] == offline(translator, "w1 w2", beam=3)

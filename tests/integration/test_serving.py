@@ -17,6 +17,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.measure import probe
 from fairseq_tg.evaluation.systems import System
 from tests.conftest import FAMILIES, IN_PROCESS, USER_DIR, hypotheses, run_forked, run_process, run_tg
+from tests.documented import documented
 
 LOG2_E = 1.4426950408889634
 LINES = ["w1 w2 w3", "", "w5", "w4 w4 w0 w8 w2"]
@@ -304,10 +305,14 @@ def test_a_compiled_model_is_ready_sooner_and_takes_less_memory(workspace, train
 @pytest.mark.parametrize("base", ["transformer", "lstm"])
 @pytest.mark.usefixtures("forked_probes")
 def test_bench_compares_what_there_is(workspace, trained, base, tmp_path):
-    flags = ["--data", workspace.data, "--base", workspace.bases[base], "--actor", trained[base], "--subset", "valid"]
-    flags += ["--sentences", "3", "--batched-sentences", "6", "--turns", "2", "--max-len-b", "9", "--out", tmp_path]
-    more = ["--peer", "ctranslate2", "--cont", workspace.bases[base]] if base == "transformer" else []
-    printed = run_tg("bench", *flags, *more)
+    own = {"data-bin": workspace.data, "base.pt": workspace.bases[base]}
+    own["checkpoints/checkpoint_last.pt"] = trained[base]
+    words = documented("docs/decoding.md", "fairseq-tg bench", own)[1:]
+    more = ["--cont", workspace.bases[base]]
+    if base != "transformer":
+        words, more = words[: words.index("--peer")], []
+    few = ["--sentences", "3", "--batched-sentences", "6", "--turns", "2", "--max-len-b", "9", "--subset", "valid"]
+    printed = run_tg(*words, *more, *few, "--out", tmp_path)
     found = json.loads((tmp_path / "bench.json").read_text())
     models = ("base", "tg", "cont.") if base == "transformer" else ("base", "tg")
     names = {f"fairseq {search}{model}" for search in ("greedy", "beam 4") for model in ("", " tg")}

@@ -47,7 +47,7 @@ KillWait=5
 MinJobAge=2
 SlurmdParameters=config_overrides
 NodeName={host} CPUs=8
-PartitionName=main Nodes={host} Default=YES
+PartitionName=cpu Nodes={host} Default=YES
 """
 
 

@@ -20,8 +20,9 @@ import torch
 
 from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.loading.checkpoints import load_checkpoint
-from tests.conftest import REPO, Workspace, heed_interrupts
-from tests.integration.corpora import BASE, build, files, flags, without_command
+from tests.conftest import IN_PROCESS, REPO, Workspace, heed_interrupts
+from tests.documented import documented
+from tests.integration.corpora import BASE, BEAM, build, files, without_command
 from tests.slurm.conftest import Cluster, wait_for
 
 SHARDS = 4
@@ -98,12 +99,12 @@ class Launcher:
 
 def launch(cluster: Cluster, workspace: Workspace, out: Path, *options: str) -> Launcher:
     """A build that comes to its middle."""
-    command = flags(workspace, workspace.data, out, "--objective", HELD, "--kbest-jsonl")
-    own = command.index("--user-dir")
-    del command[own : own + 4]  # it knows its own plugin and task
-    words = ["corpus", "build", "--shards", SHARDS, "--threads", 1, "--slurm", *options, "--", *command]
+    own = {"64": SHARDS, "data-bin": workspace.data, "base.pt": workspace.bases[BASE], "pseudo-bin": out, "35": BEAM}
+    words = documented("docs/scaling.md", "fairseq-tg corpus build", {**own, "16": 4})[1:]
+    end = words.index("--")
+    words[end:end] = options
     Path(f"{out}.hold").touch()
-    return Launcher(cluster, out, *words)
+    return Launcher(cluster, out, *words, "--max-len-b", "20", "--kbest-block", "6", "--objective", HELD, "--cpu")
 
 
 def assert_good(launcher: Launcher, undisturbed: Dict[str, bytes]) -> None:
@@ -175,13 +176,16 @@ def actors(out: Path) -> Dict[str, torch.Tensor]:
 def test_training_that_is_requeued_goes_on(cluster, workspace, tmp_path):
     """Two ranks; the weights are those of two processes here, bit by bit."""
 
-    def train(out: Path, *options: str) -> Launcher:
-        command = workspace.train_flags(BASE, "--save-dir", out, "--max-epoch", "60", "--no-epoch-checkpoints")
-        own = command.index("--user-dir")
-        del command[own : own + 2]
-        return Launcher(cluster, out, "train", "--ranks", "2", *options, "--", *command)
+    def train(out: Path, on_slurm: bool = False) -> Launcher:
+        own = {"pseudo-bin": workspace.data, "base.pt": workspace.bases[BASE], "checkpoints": out, "4000": 200}
+        sizes = {"32": 2, "4": 1, "nodes=4": "nodes=1", "64": 4, "tg_transformer": f"tg_{BASE}"}
+        words = documented("docs/scaling.md", "fairseq-tg train", {**own, **sizes})[1:]
+        if not on_slurm:
+            del words[words.index("--slurm") : words.index("--")]
+        more = ["--max-epoch", "60", "--no-epoch-checkpoints", "--log-format", "none", *IN_PROCESS]
+        return Launcher(cluster, out, *words, *more)
 
-    launcher = train(tmp_path / "requeued", "--slurm")
+    launcher = train(tmp_path / "requeued", on_slurm=True)
     wait_for((tmp_path / "requeued" / "checkpoint_last.pt").exists)
     cluster.control("requeue", f"{launcher.job}_0")
     status, lines = launcher.finish()
