@@ -18,6 +18,7 @@ from fairseq.models import (
     BaseFairseqModel,
     register_model,
 )
+from fairseq.modules import LayerDropModuleList
 from torch import Tensor, nn
 
 from fairseq_tg.actor_format import FURTHER_ACTOR
@@ -33,6 +34,9 @@ from fairseq_tg.models.site import ActorSite, Norms, Seam
 
 #: Of --actor-sites
 SITES = ("attention", "all", "maps")
+#: Whatever --base-dropout says. Weights alone have no dropout: fairseq's --quant-noise-pq would write over them, again
+#: and again. A pass without any layer that has an actor would have nothing to train.
+_ALWAYS_STILL = (nn.Linear, nn.Embedding, LayerDropModuleList)
 #: Those of fairseq's models that have been registered
 FAMILIES: List[str] = []
 
@@ -197,8 +201,7 @@ class ActorModel(BaseFairseqModel):
         if mode:
             actors = {module for site in self.sites() for module in site.modules()}
             for module in self.modules():
-                # Weights alone have no dropout: fairseq's --quant-noise-pq would write over them, again and again.
-                still = not self.base_dropout or isinstance(module, (nn.Linear, nn.Embedding))
+                still = not self.base_dropout or isinstance(module, _ALWAYS_STILL)
                 # Modules with `need_attn` ask their mode only whether to work out attention weights for the user.
                 if still and module is not self and module not in actors and not hasattr(module, "need_attn"):
                     module.training = False
