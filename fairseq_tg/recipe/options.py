@@ -148,7 +148,9 @@ class Recipe:
         AUTO,
     )
     engine: Optional[str] = option(
-        "what searches, as --kbest-engine", None, choices=("native", "native_int8", "fairseq", "ctranslate2")
+        "what searches, as --kbest-engine; ctranslate2: the base alone, models with actors are searched as usual",
+        None,
+        choices=("native", "native_int8", "fairseq", "ctranslate2"),
     )
     batch_size: int = option("sentences searched together", 16, least=1)
     languages: LanguageOptions = field(default_factory=LanguageOptions, metadata={"help": LANGUAGES})

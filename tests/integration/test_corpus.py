@@ -241,6 +241,9 @@ def test_what_another_engine_cannot_do_is_refused(workspace, data, tmp_path):
         build(workspace, data, tmp_path / "x", *base, "--unkpen", "1")
     with pytest.raises(UserError, match="CTranslate2 cannot convert"):
         build(workspace, data, tmp_path / "y", "--kbest-engine", "ctranslate2")  # a ConvS2S
+    trained = workspace.train("transformer", tmp_path / "tg", "--max-update", "1")
+    with pytest.raises(UserError, match=r"ctranslate2 does not know actors, which '.*' has: use the engine native"):
+        build(workspace, data, tmp_path / "z", "--path", trained, "--kbest-engine", "ctranslate2")
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.record import read_base
-from fairseq_tg.recipe import rounds
+from fairseq_tg.recipe import corpora, rounds
+from fairseq_tg.recipe.corpora import build_corpus
 from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.options import AUTO, Recipe, Refinement, Training
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.run import check
 from fairseq_tg.tasks.loading import load_model
+from tests.conftest import run
 from tests.integration.corpora import BASE, build, files, lists, without_command
 
 
@@ -68,6 +70,24 @@ def test_what_cannot_be_refreshed(workspace, data, whole, tmp_path):
         build(workspace, data, tmp_path / "x", "--kbest-from", whole, "--kbest-refresh", whole)
     with pytest.raises(UserError, match="made with other settings: beam was 4, is 3"):
         build(workspace, data, tmp_path / "y", "--kbest-refresh", whole, "--beam", "3")
+
+
+def test_an_engine_that_knows_no_actors_searches_the_base_alone(workspace, changed, tmp_path, monkeypatch):
+    recipe = Recipe(
+        **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "engine": "ctranslate2"},
+        **{"beam": 3, "workers": 1, "objective": "sbleu", "selection": "top1"},
+    )
+    _, task = load_model(recipe.base, recipe.data)
+    manifest = build_corpus(recipe, task, tmp_path / "second", Path(changed))
+    assert manifest["recipe"]["engine"] == "native"
+    # nor does it go on where a build has noted such an engine
+    begun = tmp_path / "begun" / "manifest.json"
+    begun.parent.mkdir()
+    noted = {**manifest, "recipe": {**manifest["recipe"], "engine": "ctranslate2"}}
+    CorpusDirectory(str(begun.parent)).write_manifest(noted, "building")
+    monkeypatch.setattr(corpora, "build_locally", lambda flags, *args, **options: run("fairseq-generate", *flags))
+    with pytest.raises(UserError, match=r"begun with other settings: engine was .ctranslate2., is .native.;"):
+        build_corpus(recipe, task, begun.parent, Path(changed))
 
 
 def test_the_best_round_is_kept(workspace, tmp_path, capsys):
