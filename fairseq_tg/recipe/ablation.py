@@ -76,7 +76,7 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     planned = [cell for cell in planned if not recipe.only or cell.name in recipe.only]
     out = Path(recipe.out)
     recipe, base, model, task = open_base(recipe)
-    check(recipe, task)
+    check(recipe, model, task)
     recipe = with_tokenizer(recipe, model, task)
     tokenizer = recipe.text.sacrebleu_tokenizer or USUAL
     if tokenizer in OF_CHARACTERS and "ter" not in recipe.only:
