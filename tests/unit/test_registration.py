@@ -17,6 +17,12 @@ ORDERS = {
     "a model first": "from fairseq_tg.models.transformer import TGTransformerModel",  # as in docs/decoding.md
     "the compiler first": "from fairseq_tg.compiled.transformer_extract import extract",
     "looked for before": "import fairseq_tg, importlib.util as util; util.find_spec('fairseq'); import fairseq",
+    "reloaded": "import fairseq_tg.compiled, importlib; importlib.reload(fairseq_tg); import fairseq",
+    "package twice": "import fairseq_tg, sys; del sys.modules['fairseq_tg']; import fairseq_tg; import fairseq",
+    "all of it twice": """import fairseq_tg.compiled, sys
+for name in [name for name in sys.modules if name.startswith("fairseq_tg")]:
+    del sys.modules[name]
+import fairseq_tg.compiled, fairseq""",
 }
 
 
