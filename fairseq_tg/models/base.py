@@ -31,9 +31,8 @@ from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.maps import attach_beside, joined_once
 from fairseq_tg.models.record import FAMILY_PREFIX, Base, check_family, check_not_saved_over, other_base, read_base
 from fairseq_tg.models.site import ActorSite, Norms, Seam
+from fairseq_tg.names import SITES, one_of
 
-#: Of --actor-sites
-SITES = ("attention", "all", "maps")
 #: Whatever --base-dropout says. Weights alone have no dropout: fairseq's --quant-noise-pq would write over them, again
 #: and again. A pass without any layer that has an actor would have nothing to train.
 _ALWAYS_STILL = (nn.Linear, nn.Embedding, LayerDropModuleList)
@@ -158,7 +157,7 @@ class ActorModel(BaseFairseqModel):
     def _chosen_seams(self, layers: Optional[str]) -> Tuple[List[Seam], List[Seam]]:
         """Those of the paper's places and those of the further ones that get an actor."""
         if self.actor_sites not in SITES:
-            raise UserError(f"--actor-sites {self.actor_sites}: give {', '.join(SITES[:-1])} or {SITES[-1]}")
+            raise UserError(f"--actor-sites {self.actor_sites}: give {one_of(SITES)}")
         seams = list(self.seams())
         further = list({"attention": lambda: (), "all": self.further_seams, "maps": self.map_seams}[self.actor_sites]())
         if not seams:

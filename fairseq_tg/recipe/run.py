@@ -24,9 +24,10 @@ from fairseq_tg.loading.splits import load_side
 from fairseq_tg.models.base import ActorModel, has_places, no_place
 from fairseq_tg.models.families import FAMILIES
 from fairseq_tg.models.record import Base, read_base
+from fairseq_tg.names import LIST_CRITERIA
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.lengths import check_words, validate, with_objective, with_tokenizer
-from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, ROUNDS, TRIED, R, Recipe
+from fairseq_tg.recipe.options import AUTO, ROUNDS, TRIED, R, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import check_hypotheses, source_flags
