@@ -72,3 +72,36 @@ def test_what_starts_at_once_imports_nothing_heavy(module: str) -> None:
                 heavy |= {str(node.module).split(".")[0]} & {"torch", "fairseq"}
                 waiting += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
     assert len(seen) > 1 and not heavy
+
+
+def roots_of_fairseq(tree: ast.AST) -> Set[str]:
+    """What a module calls those of fairseq's names that it imports."""
+    found: Set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {(a.asname or a.name).split(".")[0] for a in node.names if a.name.split(".")[0] == "fairseq"}
+        elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "fairseq":
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def root(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_fairseq_is_changed_in_one_place() -> None:
+    """By an attribute that is set, or with `read_data_only_in`."""
+    changing = set()
+    for module, path in FILES.items():
+        tree = ast.parse(path.read_text())
+        theirs = roots_of_fairseq(tree)
+        for node in ast.walk(tree):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            changed = [target for target in targets if isinstance(target, ast.Attribute)]
+            if isinstance(node, ast.Call) and root(node.func) in ("read_data_only_in", "setattr"):
+                changed = node.args[:1]
+            if any(root(target) in theirs for target in changed):
+                changing.add(module)
+    assert changing == {"fairseq_tg.loading.changes"}
