@@ -49,6 +49,33 @@ def test_nothing_is_imported_backwards(module: str) -> None:
     assert not behind
 
 
+def names_in(node: ast.AST) -> str:
+    """The name of a module of the package that a constant is, or that a text with values in it begins to be."""
+    if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+        begun = str(node.values[0].value)
+        return begun if begun.startswith("fairseq_tg.") else ""
+    return node.value if isinstance(node, ast.Constant) and node.value in FILES else ""
+
+
+def test_one_module_is_imported_by_its_name() -> None:
+    """`plugin`, by `registration`: others would be where the order of imports does not see them."""
+    trees = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
+    named = {(module, names_in(node)) for module, tree in trees.items() for node in ast.walk(tree) if names_in(node)}
+    itself = {(module, module) for module in FILES}  # which a module may start a process of
+    assert named - itself == {("fairseq_tg.registration", "fairseq_tg.plugin")}
+
+
+def test_flows_go_up_the_list() -> None:
+    """Of those names that are in it."""
+    (block,) = re.findall(r"## The flows\n.*?```text\n(.*?)```", (REPO / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    flows, places = [], picture()
+    for line in block.splitlines():
+        first, *calls = line.split("─►")
+        names = [*first.split()[-1:], *(re.split(r"\W+", call.strip())[0] for call in calls)]
+        flows.append([places[name] for name in names if name in places])
+    assert len(flows) > 10 and all(flow == sorted(flow, reverse=True) for flow in flows)
+
+
 def test_there_is_no_circle() -> None:
     list(TopologicalSorter({module: imports(module) - {module} for module in FILES}).static_order())
 
