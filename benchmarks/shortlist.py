@@ -106,7 +106,8 @@ def main() -> None:
     words = random.Random(1)
     drawn = (" ".join(str(words.randrange(4, args.random)) for _ in range(20)) for _ in range(args.sentences))
     sources = sorted((short.encode(line) for line in (drawn if args.random else sys.stdin)), key=len)
-    sizes = [len({t for s in source for t in model.shortlist.tokens_of(s)}) for source in sources]
+    brought = np.split(model.shortlist.tokens, model.shortlist.starts[1:-1])
+    sizes = [len(np.unique(np.concatenate([brought[token] for token in source]))) for source in sources]
     result: Dict[str, Any] = {
         "vocabulary": model.layout.vocabulary,
         "mean_shortlist": round(statistics.mean(sizes)),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterable, Iterator, List, Tuple
 
 from fairseq.dataclass import FairseqDataclass
+from fairseq.tasks import TASK_REGISTRY
 
 from fairseq_tg.cli import get_parser
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig
@@ -18,7 +19,10 @@ from fairseq_tg.criterions.preference import ActorPreferenceConfig
 from fairseq_tg.criterions.risk import ActorRiskConfig
 from fairseq_tg.criterions.trie import ActorTrieConfig
 from fairseq_tg.models.config import ActorConfig
-from fairseq_tg.tasks.layer import TGTaskOptions
+from fairseq_tg.models.families import FAMILIES
+from fairseq_tg.models.record import FAMILY_PREFIX
+from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
+from fairseq_tg.tasks.marks import TG
 
 REFERENCE = Path(__file__).with_name("reference.md")
 INTRODUCTION = """# Reference: all options
@@ -106,6 +110,11 @@ def value_name(action: argparse.Action) -> str:
     return action.dest.upper() if action.option_strings else action.dest
 
 
+def choices(option: str, names: Iterable[str]) -> str:
+    first, *others = sorted(names)
+    return ", ".join(f"`{name}`" for name in (f"{option} {first}", *others))
+
+
 def reference() -> str:
     """The whole page."""
     parts = [INTRODUCTION, "## Commands\n"]
@@ -113,8 +122,11 @@ def reference() -> str:
         about = about if about.startswith("fairseq") else about[:1].upper() + about[1:]
         description = " ".join(filter(None, [f"{about}.", parser.description]))
         parts += [f"### {name}\n", f"{description}\n", table(argument_rows(parser))]
-    parts += ["## Models: `--arch tg_transformer`, `tg_lstm`, `tg_fconv`\n", table(option_rows(ActorConfig))]
-    parts += ["## Task: `--task tg_translation`\n", "Beside those of fairseq's task `translation`.\n"]
+    parts += [f"## Models: {choices('--arch', (FAMILY_PREFIX + family for family in FAMILIES))}\n"]
+    parts += [table(option_rows(ActorConfig))]
+    tasks = [name for name, task in TASK_REGISTRY.items() if issubclass(task, TGTask)]
+    parts += [f"## Tasks: {choices('--task', tasks)}\n"]
+    parts += [f"Beside those of fairseq's {choices('--task', (name.removeprefix(TG) for name in tasks))}.\n"]
     parts += [table(option_rows(TGTaskOptions))]
     parts += ["## Criterion: `--criterion actor_cross_entropy`\n", table(option_rows(ActorCrossEntropyConfig))]
     shared = option_rows(ActorCrossEntropyConfig)

@@ -214,7 +214,9 @@ def _ablate(recipe: Ablation) -> None:
 
     _, table = ablate(recipe)
     print(table, end="")
-    print(f"{recipe.out}/ablation-{recipe.kind}.png")
+    figure = Path(recipe.out) / f"ablation-{recipe.kind}.png"
+    if figure.is_file():  # without matplotlib there is none
+        print(figure)
 
 
 #: What runs a compiled model

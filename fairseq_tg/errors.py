@@ -6,6 +6,8 @@ import sys
 from types import TracebackType
 from typing import Optional, Type
 
+#: How an error of ours begins where it is printed
+PREFIX = "fairseq_tg: error: "
 #: What a command says that was told to end before it had
 INTERRUPTED = "interrupted: run the same command to go on"
 
@@ -18,7 +20,10 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(f"fairseq_tg: error: {printable(' '.join(message.split()))}")
+        super().__init__(printable(" ".join(message.split())))  # it is made of this again, in another process
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.args[0]}"
 
 
 def printable(text: str) -> str:

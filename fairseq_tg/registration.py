@@ -21,6 +21,8 @@ def register_with_fairseq() -> None:
     if sys.modules.get("fairseq"):
         importlib.import_module(PLUGIN)
     else:
+        # Of the package imported before, as `importlib.reload` does: two would ask each other without end
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not hasattr(finder, "brings_fairseq_tg")]
         sys.meta_path.insert(0, _AfterFairseq())
 
 
@@ -30,6 +32,8 @@ class _AfterFairseq:
     Of this package, too, every module that is imported before: one that asks for fairseq is only begun then, and the
     plugin, which needs it whole, waits until the outermost has been imported.
     """
+
+    brings_fairseq_tg = True
 
     def __init__(self) -> None:
         self.under_way = 0

@@ -55,9 +55,6 @@ class Shortlist(NamedTuple):
     starts: np.ndarray  # int32, source vocabulary + 1: where what a source token brings begins
     tokens: np.ndarray  # int32
 
-    def tokens_of(self, source_token: int) -> List[int]:
-        return self.tokens[self.starts[source_token] : self.starts[source_token + 1]].tolist()
-
 
 class Found(NamedTuple):
     """A hypothesis: its token ids, ending with eos, its score and the log-probability of each token."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_int32, c_void_p
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -98,11 +99,14 @@ def load_library(path: Path) -> ctypes.CDLL:
     return library
 
 
+def runs_here(name: str) -> bool:
+    """Whether this machine can run a library that is for some only, as the one for all says."""
+    return bool(getattr(load_library(library_path(GENERIC)), SPECIAL[name])())
+
+
 def usable_libraries() -> List[str]:
     """The names of the libraries that this machine can run, best first."""
-    special = [name for name in SPECIAL if library_path(name).exists()]
-    generic = load_library(library_path(GENERIC)) if special else None
-    return [*(name for name in special if getattr(generic, SPECIAL[name])()), GENERIC]
+    return [*(name for name in SPECIAL if library_path(name).exists() and runs_here(name)), GENERIC]
 
 
 def best_library() -> str:
@@ -115,10 +119,12 @@ def described() -> str:
     try:
         name = best_library()
         load_library(library_path(name))
+        better = itertools.takewhile(lambda other: other != name, SPECIAL)
+        failed = {other: build_failure(other) for other in better if build_failure(other) and runs_here(other)}
     except EngineError as error:
         return str(error)
-    failed = [f"{_title(other)}: {build_failure(other)}" for other in SPECIAL if build_failure(other)]
-    return f"native engine: {_title(name)}{f' ({failed[-1]})' if failed and name == GENERIC else ''}"
+    notes = "; ".join(f"{_title(other)}: {reason}" for other, reason in failed.items())
+    return f"native engine: {_title(name)}{f' ({notes})' if notes else ''}"
 
 
 def _title(name: str) -> str:

@@ -13,6 +13,7 @@ import torch
 from fairseq_tg.corpus.blocks import Hypothesis
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.data_only import read_data_only_in
+from fairseq_tg.models.base import ActorModel
 from fairseq_tg.registry import Registry
 
 #: Decodes a sample into a k-best list for each of its sentences, by models and with what the task asks of a generator
@@ -36,6 +37,8 @@ class Searched:
 
 #: Functions that make a search
 ENGINES: Registry[Callable[[Searched], Search]] = Registry("engine", flag="--kbest-engine")
+#: Those of them that know no actors
+OF_BASES = ("ctranslate2",)
 
 
 @ENGINES.register("fairseq")
@@ -83,6 +86,10 @@ def first_finished(hypotheses: List[Hypothesis], beam: int) -> List[Hypothesis]:
     return sorted(found, key=lambda h: -h.score)
 
 
+def has_actors(models: Sequence[Any]) -> bool:
+    return any(isinstance(model, ActorModel) for model in models)
+
+
 def import_ctranslate2(flag: str) -> Any:
     try:
         import ctranslate2
@@ -119,6 +126,8 @@ def ctranslate2_search(searched: Searched) -> Search:
             )
     if task.cfg.actor_weights or generation.lm_path:
         raise UserError("--kbest-engine ctranslate2 searches the base alone: leave out --actor-weights and --lm-path")
+    if has_actors(task.built_models):
+        raise UserError(f"--kbest-engine ctranslate2 does not know actors, which '{path}' has: use the engine native")
     if os.pathsep in path:
         raise UserError("--kbest-engine ctranslate2 does not know ensembles: use the engine fairseq")
     if task.marks:

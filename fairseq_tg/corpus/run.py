@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.corpus.build import Build, describe, parse_shard
 from fairseq_tg.corpus.directory import KBEST, CorpusDirectory, hash_data, hash_file, record_pairs
-from fairseq_tg.corpus.engines import ENGINES, Searched, generator_search, seeded
+from fairseq_tg.corpus.engines import ENGINES, OF_BASES, Searched, generator_search, has_actors, seeded
 from fairseq_tg.corpus.native_engine import default_engine
 from fairseq_tg.corpus.oracle import OracleGenerator
 from fairseq_tg.corpus.pairs import Pair, PairsDataset
@@ -121,8 +121,9 @@ class CorpusRun:
         """Where none is asked for: that of the build that is gone on with, or of the lists that are used again."""
         for path in (self.cfg.kbest_dir, self.cfg.kbest_from):
             manifest = CorpusDirectory(path).manifest if path else None
-            if manifest is not None and manifest["recipe"].get("engine") in ENGINES.names():
-                return manifest["recipe"]["engine"]
+            engine = manifest["recipe"].get("engine") if manifest is not None else None
+            if engine in ENGINES.names() and not (engine in OF_BASES and has_actors(self.task.built_models)):
+                return engine
         common = self.root.common
         on_cpu = (common.cpu or not torch.cuda.is_available()) and not common.fp16
         return default_engine(self.task, self.task.built_models, self.root.generation, on_cpu)

@@ -14,10 +14,10 @@ from subprocess import Popen, TimeoutExpired
 from threading import Thread, current_thread, main_thread
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
-from fairseq_tg.errors import INTERRUPTED, UserError
+from fairseq_tg.errors import INTERRUPTED, PREFIX, UserError
 
-#: How fairseq_tg's own errors begin; and what Slurm adds to a log when a command is dead already
-OURS, SLURMS = "fairseq_tg: error: ", ("srun: ", "slurmstepd")
+#: What Slurm adds to a log when a command is dead already
+SLURMS = ("srun: ", "slurmstepd")
 #: What a launcher around this one says of its own ranks: with several GPUs, fairseq would take one process of ours for
 #: one of them, and wait for the others
 OUTER_WORLD = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
@@ -147,5 +147,5 @@ def _describe(status: int) -> str:
 def _last_words(log: Path) -> str:
     text = log.read_text(errors="replace") if log.exists() else ""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(SLURMS)]
-    ours = [line.partition(OURS)[2] for line in lines if OURS in line]
+    ours = [line.partition(PREFIX)[2] for line in lines if PREFIX in line]
     return (ours or lines or ["it said nothing"])[-1]

@@ -96,6 +96,9 @@ def _is_finished(corpus: CorpusDirectory, flags: List[str]) -> bool:
     """Whether there is nothing to do; refuses a corpus of other settings, or with damaged files.
 
     fairseq-generate finds that out before it searches: in this process, so that no other has to be started for it.
+    A recipe depends on what the command makes of its flags, its model and its data: only the command itself gives the
+    same, it looks for --user-dir in sys.argv, and between the batches that it asks for and its search it does not ask
+    whether there is anything to do, so that `TGTask` ends it.
     """
     if not corpus.complete:
         return False

@@ -20,7 +20,7 @@ from typing import Callable, Dict, List
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import make_directory
-from fairseq_tg.launch.processes import OURS, failure
+from fairseq_tg.launch.processes import failure
 
 #: What a job runs. Slurm queues it again when it is preempted or has lost its machine. Shortly before its time is out
 #: (USR2), or when Slurm has ended the command but not the job (143: SIGTERM), it queues itself again; not for ever.
@@ -117,7 +117,7 @@ class Job:
                 counts = Counter(state.lower().replace("_", " ") for state in states.values())
                 line = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
             except UserError as error:  # it comes back; the jobs go on without it
-                states, line = {}, str(error).partition(OURS)[2]
+                states, line = {}, error.args[0]
             if line != said or now - said_at > 60:
                 print(f"job {number}: {line}{progress()}", file=sys.stderr, flush=True)
                 said, said_at = line, now

@@ -8,7 +8,7 @@
 | the same, ``checkpoint_utils.load_checkpoint`` | --patience goes on where it was: see `_remember_patience` |
 | ``PathManager.copy`` | so are its copies under other names |
 | ``utils.move_to_cpu`` | a half-precision base is saved as it is |
-| ``torch.load`` in ``checkpoint_utils`` | checkpoints are data: in checkpoints.py, whose every user needs it |
+| ``torch.load`` in ``checkpoint_utils`` | so that they are read as data, whoever reads them there |
 | ``torch.load`` in the modules of `_READERS` | files that a checkpoint names are data too |
 | ``tarfile`` in ``file_utils`` | archives that the hub unpacks stay in their directory |
 | ``LanguagePairDataset`` | two sides of different length end in one line |
@@ -45,7 +45,7 @@ from torch import Tensor, nn
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
-from fairseq_tg.loading.checkpoints import COPIES, load_checkpoint
+from fairseq_tg.loading.checkpoints import COPIES, load_checkpoint, read_state
 from fairseq_tg.loading.data_only import read_data_only_in
 from fairseq_tg.loading.one_copy import taking_tensors
 
@@ -226,6 +226,7 @@ _build_index = FastaDataset._build_index
 FastaDataset._build_index = lambda self, path: _build_index(self, shlex.quote(path))
 BARTModel.set_beam_size = lambda self, beam: None  # what a generator of fairseq's asks for; it only saves time
 _give_configs()
+read_data_only_in(checkpoint_utils, read_state)
 for _name in _READERS:
     read_data_only_in(importlib.import_module(f"fairseq.{_name}"))
 if "_load_from_state_dict" in vars(TransformerEncoderLayerBase):

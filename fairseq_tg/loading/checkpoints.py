@@ -26,7 +26,7 @@ from fairseq_tg.actor_format import is_of_actor
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.arrays import ARRAYS
-from fairseq_tg.loading.data_only import allow, is_archive, load_data, read_data_only_in
+from fairseq_tg.loading.data_only import allow, is_archive, load_data
 from fairseq_tg.loading.one_copy import one_copy, tensors_are_taken
 from fairseq_tg.memory import MappedFiles
 
@@ -133,7 +133,7 @@ def _check_tensors(tensors: Mapping[Any, Any], path: str) -> None:
             raise _not_a_checkpoint(path, ValueError(f"its weight {name} is larger than the file"))
 
 
-def _read_state(file: Any, **options: Any) -> Any:
+def read_state(file: Any, **options: Any) -> Any:
     """torch.load of a checkpoint, before fairseq makes a configuration of what is in it."""
     state = load_data(file, **options)
     if isinstance(state, dict):
@@ -225,5 +225,4 @@ def split_tensors(tensors: Mapping[str, Tensor]) -> Tuple[Dict[str, Tensor], Dic
 
 
 allow(ALLOWED_GLOBALS)
-read_data_only_in(checkpoint_utils, _read_state)
 _fairseq_load_checkpoint_to_cpu = checkpoint_utils.load_checkpoint_to_cpu

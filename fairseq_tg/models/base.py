@@ -18,6 +18,7 @@ from fairseq.models import (
     BaseFairseqModel,
     register_model,
 )
+from fairseq.modules import LayerDropModuleList
 from torch import Tensor, nn
 
 from fairseq_tg.actor_format import FURTHER_ACTOR
@@ -30,9 +31,11 @@ from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.maps import attach_beside, joined_once
 from fairseq_tg.models.record import FAMILY_PREFIX, Base, check_family, check_not_saved_over, other_base, read_base
 from fairseq_tg.models.site import ActorSite, Norms, Seam
+from fairseq_tg.names import SITES, one_of
 
-#: Of --actor-sites
-SITES = ("attention", "all", "maps")
+#: Whatever --base-dropout says. Weights alone have no dropout: fairseq's --quant-noise-pq would write over them, again
+#: and again. A pass without any layer that has an actor would have nothing to train.
+_ALWAYS_STILL = (nn.Linear, nn.Embedding, LayerDropModuleList)
 #: Those of fairseq's models that have been registered
 FAMILIES: List[str] = []
 
@@ -154,7 +157,7 @@ class ActorModel(BaseFairseqModel):
     def _chosen_seams(self, layers: Optional[str]) -> Tuple[List[Seam], List[Seam]]:
         """Those of the paper's places and those of the further ones that get an actor."""
         if self.actor_sites not in SITES:
-            raise UserError(f"--actor-sites {self.actor_sites}: give {', '.join(SITES[:-1])} or {SITES[-1]}")
+            raise UserError(f"--actor-sites {self.actor_sites}: give {one_of(SITES)}")
         seams = list(self.seams())
         further = list({"attention": lambda: (), "all": self.further_seams, "maps": self.map_seams}[self.actor_sites]())
         if not seams:
@@ -197,8 +200,7 @@ class ActorModel(BaseFairseqModel):
         if mode:
             actors = {module for site in self.sites() for module in site.modules()}
             for module in self.modules():
-                # Weights alone have no dropout: fairseq's --quant-noise-pq would write over them, again and again.
-                still = not self.base_dropout or isinstance(module, (nn.Linear, nn.Embedding))
+                still = not self.base_dropout or isinstance(module, _ALWAYS_STILL)
                 # Modules with `need_attn` ask their mode only whether to work out attention weights for the user.
                 if still and module is not self and module not in actors and not hasattr(module, "need_attn"):
                     module.training = False

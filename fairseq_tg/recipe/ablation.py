@@ -16,11 +16,12 @@ from fairseq_tg.evaluation.scores import Scores, score_systems
 from fairseq_tg.evaluation.subset import read_subset
 from fairseq_tg.evaluation.systems import System, build
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, versions, write
+from fairseq_tg.names import LIST_CRITERIA
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.corpora import build_corpus, corpus_hash, hash_originals
 from fairseq_tg.recipe.lengths import with_objective, with_tokenizer
 from fairseq_tg.recipe.methods import METHODS, PAPERS, compare_methods, of_all
-from fairseq_tg.recipe.options import KINDS, LIST_CRITERIA, Ablation, Recipe, Training
+from fairseq_tg.recipe.options import KINDS, Ablation, Recipe, Training
 from fairseq_tg.recipe.run import check, check_objective, open_base
 from fairseq_tg.recipe.training import Job, count_updates
 from fairseq_tg.tokenizers import OF_CHARACTERS, USUAL
@@ -76,7 +77,7 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     planned = [cell for cell in planned if not recipe.only or cell.name in recipe.only]
     out = Path(recipe.out)
     recipe, base, model, task = open_base(recipe)
-    check(recipe, task)
+    check(recipe, model, task)
     recipe = with_tokenizer(recipe, model, task)
     tokenizer = recipe.text.sacrebleu_tokenizer or USUAL
     if tokenizer in OF_CHARACTERS and "ter" not in recipe.only:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from fairseq_tg.corpus.directory import CorpusDirectory, hash_data, validation_splits
+from fairseq_tg.corpus.engines import OF_BASES
 from fairseq_tg.errors import UserError
 from fairseq_tg.launch.shards import build_locally
 from fairseq_tg.recipe.options import Recipe
@@ -19,7 +20,7 @@ def build_corpus(
     """An oracle corpus, built in as many processes as there are workers, unless it is there.
 
     Args:
-        model: a checkpoint to search with, instead of the base.
+        model: a checkpoint with actors to search with, instead of the base.
         changes: options of the build that are not the recipe's.
     """
     selection = recipe.selections()[0]
@@ -27,7 +28,8 @@ def build_corpus(
     flags: List[str] = [recipe.data, *task.task_flags(), "--path", str(model or recipe.base), "--gen-subset", "train"]
     for name, value in {**settings, **changes, "kbest_dir": directory}.items():
         flags += [f"--{name.replace('_', '-')}", str(value)]
-    flags += ["--kbest-engine", recipe.engine] if recipe.engine is not None else []
+    if recipe.engine is not None and not (model and recipe.engine in OF_BASES):
+        flags += ["--kbest-engine", recipe.engine]
     flags += ["--kbest-greedy"] if _keeps_greedy(recipe, directory, changes) else []
     flags += ["--batch-size", str(recipe.batch_size), "--kbest-jsonl", "--num-workers", "0"]
     flags += recipe.text.flags(*task.pairs[0])

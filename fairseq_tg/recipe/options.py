@@ -8,14 +8,13 @@ from typing import Any, Dict, Optional, Tuple, TypeVar
 
 from fairseq_tg.arguments import option
 from fairseq_tg.languages import LANGUAGES, LanguageOptions
+from fairseq_tg.names import ACTORS, ENGINES, LIST_CRITERIA, SITES, one_of
 from fairseq_tg.subwords import WordOptions
 
 #: The objective that follows from the length of the base's translations; the selection that validation data choose
 AUTO = "auto"
 #: What is tried of the latter: the paper's, and with the references beside them, which a base may have learned by heart
 TRIED = ("top1", "comb")
-#: Criteria that learn from k-best lists
-LIST_CRITERIA = ("actor_risk", "actor_trie", "actor_preference")
 #: Lists are made once of the base, and once of the model with the actors that these gave: see docs/results.md
 ROUNDS = 2
 
@@ -46,7 +45,7 @@ def _by_family(name: str) -> str:
 class Training:
     """The settings of a training. The defaults were chosen on validation data: see docs/results.md."""
 
-    actor: str = option("form of the actors: gate, ff, ff2, rnn or linear", "gate")  # "": the whole base, `cont.`
+    actor: str = option(f"form of the actors: {one_of(ACTORS)}", "gate")  # "": the whole base, `cont.`
     actor_hidden: int = option("hidden size of ff, ff2 and rnn actors; 0 is that of the decoder state", 0)
     actor_rank: Optional[int] = option(
         f"factor each map of an actor through so many dimensions; 0: the paper's full map ({_by_family('actor_rank')})",
@@ -56,7 +55,7 @@ class Training:
         "where actors act: at the attention (the paper's places); all: also behind the decoder's other sublayers; "
         f"maps: also beside every linear map of encoder and decoder ({_by_family('actor_sites')})",
         None,
-        choices=("attention", "all", "maps"),
+        choices=SITES,
     )
     actor_site_rank: Optional[int] = option(
         "rank of the actors that --actor-sites all or maps adds; 0 is full maps "
@@ -148,7 +147,9 @@ class Recipe:
         AUTO,
     )
     engine: Optional[str] = option(
-        "what searches, as --kbest-engine", None, choices=("native", "native_int8", "fairseq", "ctranslate2")
+        "what searches, as --kbest-engine; ctranslate2: the base alone, models with actors are searched as usual",
+        None,
+        choices=ENGINES,
     )
     batch_size: int = option("sentences searched together", 16, least=1)
     languages: LanguageOptions = field(default_factory=LanguageOptions, metadata={"help": LANGUAGES})

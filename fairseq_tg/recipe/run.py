@@ -6,7 +6,10 @@ import itertools
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
+
+import numpy as np
+from fairseq.utils import resolve_max_positions
 
 from fairseq_tg.actors import ACTORS
 from fairseq_tg.corpus.directory import hash_data, hash_file, split_files, validation_splits
@@ -17,15 +20,18 @@ from fairseq_tg.evaluation.report import make_report
 from fairseq_tg.evaluation.subset import read_subsets
 from fairseq_tg.files import make_directory
 from fairseq_tg.languages import LanguageOptions
+from fairseq_tg.loading.splits import load_side
 from fairseq_tg.models.base import ActorModel, has_places, no_place
 from fairseq_tg.models.families import FAMILIES
 from fairseq_tg.models.record import Base, read_base
+from fairseq_tg.names import LIST_CRITERIA
 from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.lengths import check_words, validate, with_objective, with_tokenizer
-from fairseq_tg.recipe.options import AUTO, LIST_CRITERIA, ROUNDS, TRIED, R, Recipe
+from fairseq_tg.recipe.options import AUTO, ROUNDS, TRIED, R, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.recipe.training import check_hypotheses, source_flags
+from fairseq_tg.segmentations import Segmentations
 from fairseq_tg.tasks.loading import load_model
 from fairseq_tg.tokenizers import USUAL
 
@@ -34,7 +40,7 @@ def run(recipe: Recipe) -> List[Path]:
     """Do what is not done yet, and give the report's directory, or those of the reports on each of the pairs."""
     recipe, record, model, task = open_base(recipe)
     subsets, out = recipe.subset.split(","), Path(recipe.out)
-    check(recipe, task, subsets)
+    check(recipe, model, task, subsets)
     recipe = with_tokenizer(recipe, model, task)
     check_objective(recipe)
     by_length = recipe.objective == AUTO
@@ -151,7 +157,7 @@ def check_objective(recipe: Recipe) -> None:
         get_objective(recipe.objective, recipe.text.sacrebleu_tokenizer or USUAL)
 
 
-def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
+def check(recipe: Recipe, model: Any, task: Any, splits: Sequence[str] = ()) -> None:
     """What a stage would stumble over after hours of others is found before them."""
     for selection in recipe.selections():
         get_selection(selection)
@@ -167,6 +173,9 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
         check_hypotheses(refined, recipe.beam, "--refine-hypotheses")
     if source_flags(recipe.training, recipe.text) and task.marks:
         raise UserError("sources are changed without their language symbols, which this task has: leave that out")
+    if recipe.training.source_sampling is not None:
+        symbols = task.source_dictionary.symbols
+        Segmentations(recipe.text.sentencepiece_model or "", symbols, recipe.training.source_sampling)
     if recipe.training.criterion in LIST_CRITERIA and not knows_lists(task, recipe.training.criterion):
         raise UserError(f"--criterion {recipe.training.criterion} does not know these language symbols: leave it out")
     if len(task.pairs) > 1 and task.frame(task.pairs[0][1]).first != task.target_dictionary.eos():
@@ -179,6 +188,28 @@ def check(recipe: Recipe, task: Any, splits: Sequence[str] = ()) -> None:
             raise UserError(
                 f"there is no split '{split}'{of_pair} in '{recipe.data}': the recipe needs train, valid and --subset"
             )
+    longest = max(_sizes(recipe, model, task), default=0)
+    for flag, training in (("--max-tokens", recipe.training), ("--refine-max-tokens", refined)):
+        if training is not None and training.max_tokens < longest:
+            raise UserError(
+                f"{flag} {training.max_tokens} has no room for a sentence of train or valid: give at least {longest}"
+            )
     further = sorted({path.name.split(".")[0] for path in Path(recipe.data).glob("train[0-9]*.*-*.*")})
     if further:
         print(f"only train is searched and trained on, not {', '.join(further)}")
+
+
+def _sizes(recipe: Recipe, model: Any, task: Any) -> Iterator[int]:
+    """The longest of each side that fairseq-train is given: it leaves out what no batch has room for, or ends there."""
+    limits = resolve_max_positions(task.max_positions(), model.max_positions())  # a corpus skips what is longer
+    learns_targets = any(get_selection(name).adds_gold for name in recipe.selections())
+    for pair in task.pairs:
+        for split in ("train", *validation_splits(Path(recipe.data), pair)):
+            paths = {path.with_suffix("") for path in split_files(Path(recipe.data), split, pair)}
+            for lang, limit, marks in zip(pair, limits, task.empty_sizes):
+                if split == "train" and lang == pair[1] and not learns_targets:
+                    continue
+                for path in (path for path in paths if path.suffix == f".{lang}"):
+                    side = load_side(str(path))  # its sizes live as long as it does
+                    sizes = np.array(side.sizes) + marks - 1
+                    yield int(sizes.max(where=sizes <= limit, initial=0))

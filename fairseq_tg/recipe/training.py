@@ -24,7 +24,8 @@ from fairseq_tg.launch.processes import Command, fairseq, run_all
 from fairseq_tg.loading.changes import PATIENCE
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.record import Base, recorded_base
-from fairseq_tg.recipe.options import LIST_CRITERIA, Training
+from fairseq_tg.names import LIST_CRITERIA
+from fairseq_tg.recipe.options import Training
 from fairseq_tg.recipe.stages import Stage, with_contents
 from fairseq_tg.subwords import WordOptions
 

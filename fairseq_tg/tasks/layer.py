@@ -240,7 +240,8 @@ class TGTask(ListTask):
             wanted = ("max_positions", "max_tokens", "max_sentences")
             batches = self._corpus_run.iterator(dataset, **{name: kwargs.get(name) for name in wanted})
             if batches is None:
-                raise SystemExit(0)  # given no batches, fairseq-generate divides by the time that they took
+                # Given no batches, fairseq-generate divides by the time that they took; and it has no other way out
+                raise SystemExit(0)
             return batches
         if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
             # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything

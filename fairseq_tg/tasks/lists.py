@@ -18,9 +18,8 @@ from fairseq_tg.corpus.sources import ChangingSources
 from fairseq_tg.criterions.lists import ListCriterion
 from fairseq_tg.errors import UserError
 from fairseq_tg.models.base import ActorModel
+from fairseq_tg.names import LIST_CRITERIA, one_of
 from fairseq_tg.tasks.marks import MarkedTask
-
-KNOWN = "actor_risk, actor_trie or actor_preference"
 
 
 @dataclass
@@ -55,7 +54,7 @@ class ListTask(MarkedTask):
         if learns_from_lists and not self.cfg.kbest_lists:
             raise UserError(f"--criterion {cfg._name} learns from k-best lists: give --kbest-lists their corpus")
         if self.cfg.kbest_lists and not learns_from_lists:
-            raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use {KNOWN}")
+            raise UserError(f"--criterion {cfg._name} does not learn from --kbest-lists: use {one_of(LIST_CRITERIA)}")
         if learns_from_lists and len(self.pairs) > 1:
             raise UserError(f"--criterion {cfg._name} learns from the lists of one pair: give one in --lang-pairs")
         if learns_from_lists and self.around_target() is None:

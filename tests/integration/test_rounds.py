@@ -13,12 +13,15 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.record import read_base
-from fairseq_tg.recipe import rounds
+from fairseq_tg.recipe import corpora, rounds
+from fairseq_tg.recipe.corpora import build_corpus
 from fairseq_tg.recipe.lengths import with_objective
 from fairseq_tg.recipe.options import AUTO, Recipe, Refinement, Training
 from fairseq_tg.recipe.rounds import train_in_rounds
 from fairseq_tg.recipe.run import check
+from fairseq_tg.subwords import WordOptions
 from fairseq_tg.tasks.loading import load_model
+from tests.conftest import run
 from tests.integration.corpora import BASE, build, files, lists, without_command
 
 
@@ -68,6 +71,24 @@ def test_what_cannot_be_refreshed(workspace, data, whole, tmp_path):
         build(workspace, data, tmp_path / "x", "--kbest-from", whole, "--kbest-refresh", whole)
     with pytest.raises(UserError, match="made with other settings: beam was 4, is 3"):
         build(workspace, data, tmp_path / "y", "--kbest-refresh", whole, "--beam", "3")
+
+
+def test_an_engine_that_knows_no_actors_searches_the_base_alone(workspace, changed, tmp_path, monkeypatch):
+    recipe = Recipe(
+        **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "engine": "ctranslate2"},
+        **{"beam": 3, "workers": 1, "objective": "sbleu", "selection": "top1"},
+    )
+    _, task = load_model(recipe.base, recipe.data)
+    manifest = build_corpus(recipe, task, tmp_path / "second", Path(changed))
+    assert manifest["recipe"]["engine"] == "native"
+    # nor does it go on where a build has noted such an engine
+    begun = tmp_path / "begun" / "manifest.json"
+    begun.parent.mkdir()
+    noted = {**manifest, "recipe": {**manifest["recipe"], "engine": "ctranslate2"}}
+    CorpusDirectory(str(begun.parent)).write_manifest(noted, "building")
+    monkeypatch.setattr(corpora, "build_locally", lambda flags, *args, **options: run("fairseq-generate", *flags))
+    with pytest.raises(UserError, match=r"begun with other settings: engine was .ctranslate2., is .native.;"):
+        build_corpus(recipe, task, begun.parent, Path(changed))
 
 
 def test_the_best_round_is_kept(workspace, tmp_path, capsys):
@@ -130,12 +151,12 @@ def test_two_trainings_on_lists_are_one_too_many(workspace, tmp_path):
         **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "beam": 5, "workers": 1},
         **{"training": Training(criterion="actor_trie"), "refinement": Refinement(refine="actor_risk")},
     )
-    _, task = load_model(recipe.base, recipe.data)
+    loaded = load_model(recipe.base, recipe.data)
     with pytest.raises(UserError, match="and so is --criterion actor_trie: leave one out"):
-        check(recipe, task)
+        check(recipe, *loaded)
     alone = replace(recipe, training=Training(), beam=1)
     with pytest.raises(UserError, match="actor_risk with 1 hypotheses of lists of 1"):
-        check(alone, task)
+        check(alone, *loaded)
 
 
 def test_sampled_sources_need_the_model(workspace, tmp_path: Path):
@@ -143,6 +164,26 @@ def test_sampled_sources_need_the_model(workspace, tmp_path: Path):
         **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path)},
         **{"beam": 3, "workers": 1, "training": Training(source_sampling=0.5)},
     )
-    _, task = load_model(recipe.base, recipe.data)
+    loaded = load_model(recipe.base, recipe.data)
     with pytest.raises(UserError, match="--source-sampling needs --sentencepiece-model"):
-        check(recipe, task)
+        check(recipe, *loaded)
+    nowhere = replace(recipe, text=WordOptions(sentencepiece_model="/nope.model"))
+    with pytest.raises(UserError, match=r"--sentencepiece-model /nope\.model cannot be read"):
+        check(nowhere, *loaded)
+
+
+def test_batches_have_room_for_every_sentence(workspace, tmp_path: Path):
+    """What fairseq-train would leave out, or end with after the corpus was built, is found before."""
+    recipe = Recipe(
+        **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "beam": 5},
+        refinement=Refinement(refine="actor_risk", refine_max_tokens=8),
+    )
+    loaded = load_model(recipe.base, recipe.data)
+    check(replace(recipe, training=Training(max_tokens=8)), *loaded)  # seven words and the end of sentence
+    for criterion in ("actor_cross_entropy", "actor_preference"):
+        short = replace(recipe, training=Training(max_tokens=7, criterion=criterion), refinement=Refinement())
+        with pytest.raises(UserError, match=r"--max-tokens 7 has no room for a sentence of train or valid: give .* 8"):
+            check(short, *loaded)
+    refined = replace(recipe, refinement=replace(recipe.refinement, refine_max_tokens=3))
+    with pytest.raises(UserError, match="--refine-max-tokens 3 has no room"):
+        check(refined, *loaded)

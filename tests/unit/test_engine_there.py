@@ -47,13 +47,26 @@ def test_the_version_says_why_there_is_no_engine(
     assert version(capsys) == expected.replace("it is not there", "command 'g++' failed")
 
 
+@pytest.mark.parametrize(
+    "built, machine, said",
+    [
+        ("", "avx2", "generic (avx2: no -mavx2)"),
+        ("", "avx512 avx2", "generic (avx512: no -mavx512f; avx2: no -mavx2)"),
+        ("avx2", "avx512 avx2", "avx2 (avx512: no -mavx512f)"),
+        ("avx2", "avx2", "avx2"),
+        ("", "", "generic"),
+    ],
+)
 def test_the_version_says_why_there_is_no_better_engine(
-    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, built: str, machine: str, said: str
 ) -> None:
-    own = engine.library_path
-    monkeypatch.setattr(engine, "library_path", lambda name: own(name) if name == engine.GENERIC else tmp_path / name)
-    monkeypatch.setattr(engine, "build_failure", lambda name: "no -mavx2" if name == engine.AVX2 else "")
-    assert version(capsys) == f"fairseq_tg {__version__}, native engine: generic (avx2: no -mavx2)\n"
+    own, names = engine.library_path(engine.GENERIC), {engine.AVX512: "avx512", engine.AVX2: "avx2"}
+    there = [engine.GENERIC, *(name for name, title in names.items() if title in built.split())]
+    monkeypatch.setattr(engine, "library_path", lambda name: own if name in there else tmp_path / name)
+    monkeypatch.setattr(engine, "runs_here", lambda name: names[name] in machine.split(), raising=False)
+    notes = {engine.AVX512: "no -mavx512f", engine.AVX2: "no -mavx2"}
+    monkeypatch.setattr(engine, "build_failure", lambda name: "" if name in there else notes[name])
+    assert version(capsys) == f"fairseq_tg {__version__}, native engine: {said}\n"
 
 
 def test_a_build_that_fails_installs_the_rest_and_leaves_a_note(tmp_path: Path) -> None:

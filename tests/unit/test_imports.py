@@ -49,6 +49,33 @@ def test_nothing_is_imported_backwards(module: str) -> None:
     assert not behind
 
 
+def names_in(node: ast.AST) -> str:
+    """The name of a module of the package that a constant is, or that a text with values in it begins to be."""
+    if isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+        begun = str(node.values[0].value)
+        return begun if begun.startswith("fairseq_tg.") else ""
+    return node.value if isinstance(node, ast.Constant) and node.value in FILES else ""
+
+
+def test_one_module_is_imported_by_its_name() -> None:
+    """`plugin`, by `registration`: others would be where the order of imports does not see them."""
+    trees = {module: ast.parse(path.read_text()) for module, path in FILES.items()}
+    named = {(module, names_in(node)) for module, tree in trees.items() for node in ast.walk(tree) if names_in(node)}
+    itself = {(module, module) for module in FILES}  # which a module may start a process of
+    assert named - itself == {("fairseq_tg.registration", "fairseq_tg.plugin")}
+
+
+def test_flows_go_up_the_list() -> None:
+    """Of those names that are in it."""
+    (block,) = re.findall(r"## The flows\n.*?```text\n(.*?)```", (REPO / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    flows, places = [], picture()
+    for line in block.splitlines():
+        first, *calls = line.split("─►")
+        names = [*first.split()[-1:], *(re.split(r"\W+", call.strip())[0] for call in calls)]
+        flows.append([places[name] for name in names if name in places])
+    assert len(flows) > 10 and all(flow == sorted(flow, reverse=True) for flow in flows)
+
+
 def test_there_is_no_circle() -> None:
     list(TopologicalSorter({module: imports(module) - {module} for module in FILES}).static_order())
 
@@ -72,3 +99,36 @@ def test_what_starts_at_once_imports_nothing_heavy(module: str) -> None:
                 heavy |= {str(node.module).split(".")[0]} & {"torch", "fairseq"}
                 waiting += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
     assert len(seen) > 1 and not heavy
+
+
+def roots_of_fairseq(tree: ast.AST) -> Set[str]:
+    """What a module calls those of fairseq's names that it imports."""
+    found: Set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {(a.asname or a.name).split(".")[0] for a in node.names if a.name.split(".")[0] == "fairseq"}
+        elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "fairseq":
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found
+
+
+def root(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_fairseq_is_changed_in_one_place() -> None:
+    """By an attribute that is set, or with `read_data_only_in`."""
+    changing = set()
+    for module, path in FILES.items():
+        tree = ast.parse(path.read_text())
+        theirs = roots_of_fairseq(tree)
+        for node in ast.walk(tree):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            changed = [target for target in targets if isinstance(target, ast.Attribute)]
+            if isinstance(node, ast.Call) and root(node.func) in ("read_data_only_in", "setattr"):
+                changed = node.args[:1]
+            if any(root(target) in theirs for target in changed):
+                changing.add(module)
+    assert changing == {"fairseq_tg.loading.changes"}

@@ -140,6 +140,16 @@ def test_only_actors_train_and_the_base_stays_bit_by_bit(workspace, base, shape)
 
 
 @ALL_BASES
+def test_with_the_base_s_dropout_every_pass_trains_every_actor(workspace, base):
+    """Also where fairseq's LayerDrop would leave out layers, or all that have actors."""
+    model, batch = workspace.actor_model(base, base_dropout=True).train(), sample(workspace.task())
+    for _ in range(8):
+        model.zero_grad()
+        logits(model, batch).float().log_softmax(-1)[..., 5].sum().backward()
+        assert all(any(p.grad is not None for p in site.parameters()) for site in model.sites())
+
+
+@ALL_BASES
 def test_base_dropout_is_off_in_training_unless_asked_for(workspace, base):
     batch = sample(workspace.task())
     model = stir(workspace.actor_model(base)).train()

@@ -10,6 +10,9 @@ from typing import Dict
 
 import pytest
 
+from fairseq_tg.recipe import ablation
+from tests.conftest import run_tg
+
 CODE = """
 import sys
 from fairseq_tg.evaluation.plots import dots
@@ -46,3 +49,13 @@ def test_a_figure_is_drawn_as_it_is(tmp_path: Path, settings: bytes, environment
 def test_settings_that_cannot_be_read_cost_the_figures_alone(tmp_path: Path) -> None:
     (tmp_path / "matplotlibrc").write_bytes(b"\xff\xfe")
     assert draw(tmp_path) == b"none"
+
+
+def test_a_command_names_the_figures_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without matplotlib there are none."""
+    monkeypatch.setattr(ablation, "ablate", lambda recipe: (None, "the table\n"))
+    flags = ["ablate", "actor", "--data", "bin", "--base", "base.pt", "--out", tmp_path]
+    figure = tmp_path / "ablation-actor.png"
+    assert run_tg(*flags) == "the table\n"
+    figure.touch()
+    assert run_tg(*flags) == f"the table\n{figure}\n"

@@ -15,8 +15,15 @@ ORDERS = {
     "fairseq first": "import fairseq; import fairseq_tg.compiled",
     "a part of fairseq": "import fairseq_tg.compiled; from fairseq.data import Dictionary",
     "a model first": "from fairseq_tg.models.transformer import TGTransformerModel",  # as in docs/decoding.md
+    "its reader first": "from fairseq_tg.loading.checkpoints import load_checkpoint",
     "the compiler first": "from fairseq_tg.compiled.transformer_extract import extract",
     "looked for before": "import fairseq_tg, importlib.util as util; util.find_spec('fairseq'); import fairseq",
+    "reloaded": "import fairseq_tg.compiled, importlib; importlib.reload(fairseq_tg); import fairseq",
+    "package twice": "import fairseq_tg, sys; del sys.modules['fairseq_tg']; import fairseq_tg; import fairseq",
+    "all of it twice": """import fairseq_tg.compiled, sys
+for name in [name for name in sys.modules if name.startswith("fairseq_tg")]:
+    del sys.modules[name]
+import fairseq_tg.compiled, fairseq""",
 }
 
 
@@ -43,6 +50,7 @@ utils.import_user_module(Namespace(user_dir={USER_DIR!r}))  # as fairseq's comma
 assert "tg_lstm" in models.MODEL_REGISTRY and "tg_translation" in tasks.TASK_REGISTRY
 assert "actor_cross_entropy" in criterions.CRITERION_REGISTRY
 assert checkpoint_utils.load_checkpoint_to_cpu.__module__ == "fairseq_tg.loading.checkpoints"
+assert checkpoint_utils.torch.load.__module__ == "fairseq_tg.loading.checkpoints"
 os.write(1, b"all is there")
 """
 
