@@ -35,6 +35,9 @@ from fairseq_tg.segmentations import Segmentations
 from fairseq_tg.tasks.loading import load_model
 from fairseq_tg.tokenizers import USUAL
 
+#: Of the training sentences, that may be left out because no batch has room for them
+LEFT_OUT = 0.1
+
 
 def run(recipe: Recipe) -> List[Path]:
     """Do what is not done yet, and give the report's directory, or those of the reports on each of the pairs."""
@@ -200,7 +203,11 @@ def check(recipe: Recipe, model: Any, task: Any, splits: Sequence[str] = ()) -> 
 
 
 def _sizes(recipe: Recipe, model: Any, task: Any) -> Iterator[int]:
-    """The longest of each side that fairseq-train is given: it leaves out what no batch has room for, or ends there."""
+    """The longest of each side that fairseq-train is given, which ends at one that no batch has room for.
+
+    But of train by cross-entropy, where it leaves such sentences out: all but a few of them.
+    """
+    most = 1.0 if recipe.refined() or recipe.training.criterion in LIST_CRITERIA else 1 - LEFT_OUT
     limits = resolve_max_positions(task.max_positions(), model.max_positions())  # a corpus skips what is longer
     learns_targets = any(get_selection(name).adds_gold for name in recipe.selections())
     for pair in task.pairs:
@@ -212,4 +219,6 @@ def _sizes(recipe: Recipe, model: Any, task: Any) -> Iterator[int]:
                 for path in (path for path in paths if path.suffix == f".{lang}"):
                     side = load_side(str(path))  # its sizes live as long as it does
                     sizes = np.array(side.sizes) + marks - 1
-                    yield int(sizes.max(where=sizes <= limit, initial=0))
+                    fitting = sizes[sizes <= limit]
+                    if len(fitting):
+                        yield int(np.quantile(fitting, most if split == "train" else 1.0, method="higher"))

@@ -172,7 +172,7 @@ def test_sampled_sources_need_the_model(workspace, tmp_path: Path):
         check(nowhere, *loaded)
 
 
-def test_batches_have_room_for_every_sentence(workspace, tmp_path: Path):
+def test_batches_have_room_for_every_sentence(workspace, tmp_path: Path, monkeypatch):
     """What fairseq-train would leave out, or end with after the corpus was built, is found before."""
     recipe = Recipe(
         **{"data": workspace.data, "base": workspace.bases[BASE], "out": str(tmp_path), "beam": 5},
@@ -184,6 +184,9 @@ def test_batches_have_room_for_every_sentence(workspace, tmp_path: Path):
         short = replace(recipe, training=Training(max_tokens=7, criterion=criterion), refinement=Refinement())
         with pytest.raises(UserError, match=r"--max-tokens 7 has no room for a sentence of train or valid: give .* 8"):
             check(short, *loaded)
+    monkeypatch.setattr("fairseq_tg.recipe.run.validation_splits", lambda *_: [])
+    monkeypatch.setattr("fairseq_tg.recipe.run.LEFT_OUT", 0.5)
+    check(replace(recipe, training=Training(max_tokens=7), refinement=Refinement()), *loaded)  # a few are left out
     refined = replace(recipe, refinement=replace(recipe.refinement, refine_max_tokens=3))
     with pytest.raises(UserError, match="--refine-max-tokens 3 has no room"):
         check(refined, *loaded)
