@@ -56,8 +56,14 @@ class Order:
     since: float
     done: asyncio.Future
     results: List[Any]
+    share: int  # of the queue's room: the most that it counts
     left: int = 0
     seconds: float = 0.0  # that threads spent on its batches
+
+    @property
+    def counted(self) -> int:
+        """What it takes of the queue's room."""
+        return min(len(self.waiting) * self.work.cost, self.share)
 
 
 Batch = List[Tuple[Order, int]]  # and which of its sentences
@@ -79,6 +85,7 @@ class Batcher:
     options: Batching
     observe: Callable[[int, float], None] = lambda size, seconds: None  # of each batch
     waiting: int = 0  # what sentences cost that no thread has taken
+    _counted: int = 0  # and what of it counts for being full
     _taken: int = 0  # and those that threads are at work on
     _load: float = 0.0  # both, at their most lately
     _orders: OrderedDict[int, Order] = field(
@@ -96,25 +103,37 @@ class Batcher:
         self._lock = threading.Lock()  # of all that says what waits and what is under way
 
     def check_room(self) -> None:
-        """Refuse a request when the queue is full, with when to come back. The last may be longer than what is left."""
-        if self.waiting >= self.options.queue:
+        """Refuse a request when the queue is full, with when to come back."""
+        if self._counted >= self.options.queue:
             wait = math.ceil(self.waiting / self._rate) if self._rate else 1
             raise Refusal(503, "The server is busy: try again later", {"Retry-After": str(min(max(wait, 1), 60))})
 
     def order(self, work: Work, sentences: Sequence[Sized]) -> Order:
-        """Have sentences translated: `done` of what comes back is set when all are."""
+        """Have sentences translated: `done` of what comes back is set when all are.
+
+        An order counts for half of the room that it finds, at most: however long it is, others find room beside it; and
+        after so many long ones as the room can be halved, the queue is full.
+        """
         self.check_room()
         loop = asyncio.get_running_loop()
         # the shortest last: sentences are taken from the end
         waiting = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
         order = Order(
-            work, sentences, waiting, loop.time(), loop.create_future(), [None] * len(sentences), len(sentences)
+            work,
+            sentences,
+            waiting,
+            loop.time(),
+            loop.create_future(),
+            [None] * len(sentences),
+            share=max(1, (self.options.queue - self._counted) // 2),
+            left=len(sentences),
         )
         if not sentences:
             order.done.set_result(None)
             return order
         with self._lock:
             self.waiting += len(sentences) * work.cost
+            self._counted += order.counted
             self._orders[id(order)] = order
             self._newest = order.since
         self._dispatch()
@@ -125,6 +144,7 @@ class Batcher:
         with self._lock:
             if self._orders.pop(id(order), None):
                 self.waiting -= len(order.waiting) * order.work.cost
+                self._counted -= order.counted
                 order.waiting.clear()
         order.done.cancel()
 
@@ -190,7 +210,9 @@ class Batcher:
         start = max(0, min(at - size // 2, len(found) - size))
         batch = found[start : start + size]
         for order, index in batch:
+            self._counted -= order.counted
             order.waiting.remove(index)
+            self._counted += order.counted
             if order.waiting:
                 self._orders.move_to_end(id(order))  # the next batch is made around another's sentence
             else:

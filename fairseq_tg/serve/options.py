@@ -31,7 +31,8 @@ class Batching:
         "milliseconds that a sentence waits for others; up to five times that while they come", 2.0, range=(0, 1000)
     )
     queue: int = option(
-        "sentences of greedy search that may wait (one of beam k counts k times); beyond, the answer is 503",
+        "sentences of greedy search that may wait (one of beam k counts k times, a request for at most half of the "
+        "room that it finds); beyond, the answer is 503",
         256,
         least=1,
     )

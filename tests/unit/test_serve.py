@@ -363,7 +363,7 @@ def run_batches(scenario: Any, **options: Any) -> None:
     async def run() -> None:
         batcher = Batcher(Batching(**{"threads": 1, "batch_size": 4, **options}))
         await asyncio.wait_for(scenario(batcher), 20)
-        assert batcher.waiting == 0 and not batcher._orders
+        assert batcher.waiting == batcher._counted == 0 and not batcher._orders
         batcher.close()
 
     asyncio.run(run())
@@ -430,18 +430,40 @@ def test_a_full_queue_refuses_at_once_and_gone_clients_make_room() -> None:
     work = Slow(seconds=0.5)  # whatever else the machine is at
 
     async def scenario(batcher: Batcher) -> None:
-        first = batcher.order(work, ["a"] * 12)
+        first = [batcher.order(work, ["a"]) for _ in range(9)]  # and one of them is begun
         await asyncio.sleep(0.01)
         with pytest.raises(Refusal) as refusal:
             batcher.order(work, ["b"] * 8)
         assert refusal.value.status == 503 and int(refusal.value.headers["Retry-After"]) >= 1
-        batcher.cancel(first)
+        for order in first:
+            batcher.cancel(order)
         second = batcher.order(work, ["b"] * 8)
         await second.done
-        assert first.done.cancelled()
+        assert all(order.done.cancelled() for order in first)
 
     run_batches(scenario, queue=8, patience=0.0)
     assert sum(batch.count("a") for batch in work.batches) <= 4  # one batch had begun
+
+
+def test_a_long_order_leaves_room_for_others_and_many_of_them_do_not() -> None:
+    work = Slow()
+
+    async def scenario(batcher: Batcher) -> None:
+        documents = [batcher.order(work, ["x"] * 300)]
+        shorts = [batcher.order(work, ["y"]) for _ in range(12)]
+        while True:
+            try:
+                batcher.check_room()
+            except Refusal:
+                break
+            documents.append(batcher.order(work, ["x"] * 300))
+        assert 2 <= len(documents) <= 6  # of 32, each takes half of what is left
+        await asyncio.gather(*(short.done for short in shorts))
+        assert not documents[0].done.done()
+        for document in documents:
+            batcher.cancel(document)
+
+    run_batches(scenario, queue=32)
 
 
 def test_a_thread_goes_on_while_the_event_loop_is_at_something_else() -> None:
