@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -108,6 +108,19 @@ def trace_actions(
     attending = translator.layout.attending()
     layers = [_attention(attending, _layer(name)) for name in names]
     return Actions(translator.symbols(source, source=True), [_place(name) for name in names], layers, steps)
+
+
+def join_actions(parts: Sequence[Actions]) -> Actions:
+    """Those on the way to the translations of a sentence's parts, as of the sentence."""
+    source: List[str] = []
+    steps: List[Step] = []
+    for part in parts:
+        before = len(source)
+        for step in part.steps:
+            attention = [[(before + index, weight) for index, weight in layer] for layer in step.attention]
+            steps.append(replace(step, attention=attention))
+        source += part.source
+    return replace(parts[0], source=source, steps=steps)
 
 
 def _attention(attending: Sequence[int], layer: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from starlette.middleware.cors import CORSMiddleware
@@ -35,7 +36,7 @@ from fairseq_tg.serve.rates import Rates
 from fairseq_tg.serve.refusals import Refusal, invalid
 from fairseq_tg.serve.routes import Endpoint, Routes, answer, as_bytes, failed
 from fairseq_tg.serve.spec import make_spec
-from fairseq_tg.serve.systems import System
+from fairseq_tg.serve.systems import System, join_pieces
 
 #: Seconds after which a client that waits is looked after: most have their answer by then
 WATCH_AFTER = 0.05
@@ -50,6 +51,7 @@ class Pending:
     asked: TranslationRequest
     drafts: List[Draft]
     detected: Optional[Dict[str, Any]]
+    counts: List[int]  # of each sentence, its pieces
     order: Order
     started: float
 
@@ -171,14 +173,17 @@ class Service:
             scores=asked.scores or asked.tokens or asked.actions,
             actions=asked.actions,
         )
-        order = self._batcher.order(system, [sentence for draft in drafts for sentence in draft.sentences])
-        return Pending(asked, drafts, detected, order, started)
+        sentences = [system.pieces(sentence) for draft in drafts for sentence in draft.sentences]
+        order = self._batcher.order([(system, piece) for pieces in sentences for piece in pieces])
+        return Pending(asked, drafts, detected, list(map(len, sentences)), order, started)
 
     def _end(self, pending: Pending) -> Response:
         asked, order = pending.asked, pending.order
         self.metrics.translation(sum(map(len, asked.texts)), time.perf_counter() - pending.started)
         timing = {"Server-Timing": f"translate;dur={1000 * order.seconds:.3f}"}
-        return answer(translation_answer(asked, pending.drafts, order.results, pending.detected), headers=timing)
+        results = iter(order.results)
+        found = [join_pieces(list(islice(results, count))) for count in pending.counts]
+        return answer(translation_answer(asked, pending.drafts, found, pending.detected), headers=timing)
 
     async def _wait(self, order: Order, request: Request) -> None:
         """Until the order is done; if the client goes, nothing more is done for it."""

@@ -17,7 +17,8 @@ from fairseq_tg.serve.refusals import Refusal
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+#: Dataclasses as objects of their fields
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=vars).encode
 
 
 def answer(content: Any, status: int = 200, headers: Optional[Mapping[str, str]] = None) -> Response:

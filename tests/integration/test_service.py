@@ -109,6 +109,19 @@ def test_more_fields_on_request(server: Server, translator: Translator) -> None:
     assert found["actions"] == json.loads(json.dumps([[expected.to_json()["actions"]]]))
 
 
+def test_of_a_sentence_in_pieces_all_is_told(server: Server) -> None:
+    before = server.ask("/metrics")[1]
+    found = server.translate(" ".join(f"w{n % 9}" for n in range(400)), actions=True, tokens=True)
+    (actions,), (tokens,) = found["actions"], found["tokens"]
+    assert [step["token"] for step in actions["steps"]] == tokens and tokens.count("</s>") > 1
+    assert actions["source"].count("</s>") == tokens.count("</s>")
+    seen = [max(index for index, _ in step["attention"][0]) for step in actions["steps"]]
+    assert 390 < max(seen) < len(actions["source"]) and seen[0] < 200
+    # a piece is a sentence of a batch, and not all of them are one that others would wait for
+    translated = [int(re.findall(r"tg_sentences_total (\d+)", page)[0]) for page in (before, server.ask("/metrics")[1])]
+    assert translated[1] - translated[0] == tokens.count("</s>")
+
+
 BAD = {
     "/translate": [
         (b"", 400),
@@ -287,7 +300,7 @@ def test_clients_that_go_or_dawdle_do_no_harm(server: Server) -> None:
     dawdling = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
     for number, connection in enumerate(dawdling):
         connection.sendall(request if number % 2 else request[:20])
-    body = json.dumps({"q": "w1. " * 100, "source": "xx", "target": "yy", "beam": 8}).encode()
+    body = json.dumps({"q": "w1. " * 100, "source": "xx", "target": "yy", "beam": 2}).encode()
     for _ in range(10):
         with socket.create_connection(("127.0.0.1", server.port)) as gone:
             gone.sendall(request.replace(b"400\r\n\r\n{", b"%d\r\n\r\n" % len(body)) + body)
