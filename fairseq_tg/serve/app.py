@@ -16,9 +16,9 @@ from starlette.types import ASGIApp
 from fairseq_tg import __version__
 from fairseq_tg.compiled import Translator
 from fairseq_tg.serve.answers import translation_answer
-from fairseq_tg.serve.batching import Batcher, Order
+from fairseq_tg.serve.batching import Batcher, Order, Task
 from fairseq_tg.serve.bodies import ClientGone, is_multipart, read_fields
-from fairseq_tg.serve.drafts import Draft, count_sentences
+from fairseq_tg.serve.drafts import Draft
 from fairseq_tg.serve.forms import (
     Fields,
     TranslationRequest,
@@ -50,20 +50,29 @@ class Pending:
 
     asked: TranslationRequest
     drafts: List[Draft]
-    detected: Optional[Dict[str, Any]]
+    detected: List[Optional[Dict[str, Any]]]
     counts: List[int]  # of each sentence, its pieces
     order: Order
     started: float
 
 
-def _check_search(translator: Translator, asked: TranslationRequest) -> None:
-    """Refuse what this model has not got."""
+def _system(translator: Translator, asked: TranslationRequest) -> System:
+    """What was asked for, of a model that has it."""
     try:
         translator.check_beam(asked.beam, 1)
     except ValueError:
         raise invalid("beam parameter is more than this model's dictionary allows") from None
     if asked.named_actor is not None and asked.named_actor not in translator.actors:
         raise invalid("actor parameter is neither true nor false nor the name of one for these languages")
+    return System(
+        translator,
+        beam=asked.beam,
+        nbest=asked.alternatives + 1,
+        actor=asked.actor,
+        named_actor=asked.named_actor or (translator.actors[0] if asked.actor and translator.actors else None),
+        scores=asked.scores or asked.tokens or asked.actions,
+        actions=asked.actions,
+    )
 
 
 class Service:
@@ -159,23 +168,21 @@ class Service:
     def _begin(self, fields: Fields, started: float) -> Pending:
         self._keys.check(fields.get("api_key"))
         asked = read_translation(fields, self.options.limits, self.options.beam)
-        translator, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
-        _check_search(translator, asked)
-        drafts = [Draft.of(text, asked.html) for text in asked.texts]
-        too_many_sentences(count_sentences(drafts), self.options.limits)
-        named = asked.named_actor or (translator.actors[0] if asked.actor and translator.actors else None)
-        system = System(
-            translator,
-            beam=asked.beam,
-            nbest=asked.alternatives + 1,
-            actor=asked.actor,
-            named_actor=named,
-            scores=asked.scores or asked.tokens or asked.actions,
-            actions=asked.actions,
-        )
-        sentences = [system.pieces(sentence) for draft in drafts for sentence in draft.sentences]
-        order = self._batcher.order([(system, piece) for pieces in sentences for piece in pieces])
-        return Pending(asked, drafts, detected, list(map(len, sentences)), order, started)
+        drafts, detected = [], []
+        tasks: List[List[Task]] = []  # of each sentence
+        for text in asked.texts:
+            draft = Draft.of(text, asked.html)
+            translator, language = self.models.find(asked.source, asked.target, " ".join(draft.sentences))
+            if translator is None:
+                draft = Draft(asked.html, [text])
+            else:
+                system = _system(translator, asked)
+                tasks += [[(system, piece) for piece in system.pieces(sentence)] for sentence in draft.sentences]
+            drafts.append(draft)
+            detected.append(language)
+            too_many_sentences(len(tasks), self.options.limits)
+        order = self._batcher.order([task for pieces in tasks for task in pieces])
+        return Pending(asked, drafts, detected, list(map(len, tasks)), order, started)
 
     def _end(self, pending: Pending) -> Response:
         asked, order = pending.asked, pending.order

@@ -101,7 +101,3 @@ def _has_words(piece: str) -> bool:
 
 def _opens(tag: Tag) -> bool:
     return not tag.whole and is_opening(tag.text)
-
-
-def count_sentences(drafts: Sequence[Draft]) -> int:
-    return sum(len(draft.sentences) for draft in drafts)

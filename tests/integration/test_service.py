@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 from urllib.error import HTTPError
@@ -24,6 +26,7 @@ from libretranslatepy import LibreTranslateAPI
 from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.explain import explain
+from fairseq_tg.compiled.model_file import read, write
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.models.actor_files import export_actor
 from tests.conftest import Workspace
@@ -58,13 +61,65 @@ def test_libretranslates_own_client(server: Server, translator: Translator) -> N
     client = LibreTranslateAPI(server.url)
     assert client.translate("w1 w2", "xx", "yy") == offline(translator, "w1 w2")
     assert client.languages() == [
-        {"code": "xx", "name": "xx", "targets": ["yy"]},
-        {"code": "yy", "name": "yy", "targets": []},
+        {"code": "xx", "name": "xx", "targets": ["xx", "yy"]},
+        {"code": "yy", "name": "yy", "targets": ["yy"]},
     ]
     assert client.detect("w1") == [{"confidence": 100.0, "language": "xx"}]
     with pytest.raises(HTTPError) as error:
         client.translate("w1", "zz", "yy")
     assert error.value.code == 400 and json.loads(error.value.read()) == {"error": "zz is not supported"}
+
+
+def test_a_text_that_is_in_the_target_language_is_given_back(server: Server) -> None:
+    client = LibreTranslateAPI(server.url)
+    for source, target in (("xx", "xx"), ("auto", "xx"), ("yy", "yy")):
+        assert client.translate(" <w1>\nw2. W3 ", source, target) == " <w1>\nw2. W3 "
+    page = "<p class=a>w1 &amp; w2</p><br>"
+    given = server.ask("/translate", {"q": [page], "source": "auto", "target": "xx", "format": "html", "scores": True})
+    detected = {"confidence": 100.0, "language": "xx"}
+    assert given[1] == {"translatedText": [page], "detectedLanguage": [detected], "scores": [[]]}
+
+
+DETECTOR = """
+class DetectorFactory: seed = None
+class LangDetectException(Exception): pass
+class Found:
+    def __init__(self, lang, prob): self.lang, self.prob = lang, prob
+def detect_langs(text):
+    words = text.split()
+    if not words: raise LangDetectException()
+    foreign = sum(word.startswith("w1") for word in words) / len(words)
+    return [Found("fr", foreign), Found("de", 1 - foreign)][:: 1 if foreign > 0.5 else -1]
+"""
+
+
+def test_each_text_is_translated_from_its_own_language(
+    model: Path, translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a detector says it is, which sees no tags; here French is a language of w1."""
+    (tmp_path / "langdetect.py").write_text(DETECTOR)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    compiled, paths = read(str(model)), [tmp_path / "de-en.tg", tmp_path / "fr-en.tg"]
+    for path in paths:
+        pair = dict(zip(("source_lang", "target_lang"), path.stem.split("-")))
+        write(str(path), replace(compiled, text=replace(compiled.text, **pair)))
+    with serving(*paths) as server:
+
+        def ask(q: Any, target: str, **more: Any) -> Tuple[int, Any]:
+            return server.ask("/translate", {"q": q, "source": "auto", "target": target, **more})[:2]
+
+        texts = ["w1 w1", "w2 w3 w4 w5", "w1 w1"]
+        answer = ask(texts, "en")[1]
+        assert [item["language"] for item in answer["detectedLanguage"]] == ["fr", "de", "fr"]
+        assert answer["translatedText"] == [offline(translator, text) for text in texts]
+        page = "<p w1 w1 w1>w2</p>"
+        assert ask(page, "en", format="html")[1]["detectedLanguage"]["language"] == "de"
+        assert ask("w1", "fr")[1]["translatedText"] == "w1"
+        assert ask(["w1", "w2"], "fr") == (
+            400,
+            {"error": "French (fr) is not available as a target language from German (de)"},
+        )
+        assert ask("", "en")[1]["detectedLanguage"]["confidence"] == 0
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
