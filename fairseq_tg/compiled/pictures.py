@@ -21,9 +21,10 @@ def shown(token: str) -> str:
     return END if token == "</s>" else token.replace("\u2581", "").removesuffix("@@") or "\u2423"
 
 
-def strongest(actions: Actions) -> float:
+def strongest(explanation: Explanation) -> float:
     """The largest action, which is drawn as the darkest."""
-    return max((value for step in actions.steps for value in step.actions), default=0.0)
+    steps = (step for actions in explanation.actions for step in actions.steps)
+    return max((value for step in steps for value in step.actions), default=0.0)
 
 
 def changed(step: Step) -> bool:
@@ -62,20 +63,21 @@ def as_terminal(explanation: Explanation, colours: bool) -> str:
     for name, found in explanation.translations.items():
         words = " ".join(f"{bold}{word}{plain}" if differs else word for word, differs in found.words)
         lines += [f"{name:<{width}}  {words}", f"{'':<{width}}  {found.milliseconds:.1f} ms, score {found.score:.3f}"]
-    actions = explanation.actions
-    if not actions.places:
-        return _coloured([*lines, "", "This model has no actors."], colours)
-    most = strongest(actions)
-    lines += ["", f"Where the actor acted: |action| / |state|, darkest is {most:.1%}", ""]
-    lines += _strip(actions, most)
+    if not any(actions.places for actions in explanation.actions):
+        return _coloured([*lines, "", "This model has no actors."] if explanation.actions else lines, colours)
+    most = strongest(explanation)
+    lines += ["", f"Where the actor acted: |action| / |state|, darkest is {most:.1%}"]
+    for actions in explanation.actions:
+        lines += ["", *_strip(actions, most)]
     lines += ["", "Where the base would have gone on otherwise:"]
-    differing = [(index, step) for index, step in enumerate(actions.steps) if changed(step)]
+    steps = [(actions, step) for actions in explanation.actions for step in actions.steps]
+    differing = [(number, *both) for number, both in enumerate(steps, 1) if changed(both[1])]
     lines += [] if differing else ["  nowhere"]
-    for index, step in differing:
+    for number, actions, step in differing:
         place = max(range(len(step.actions)), key=step.actions.__getitem__)
         looked = attended_words(actions, step, actions.place_layers[place])
         lines += [
-            f"  {index + 1}. {shown(step.token)}: {step.actions[place]:.1%} at {actions.places[place]}"
+            f"  {number}. {shown(step.token)}: {step.actions[place]:.1%} at {actions.places[place]}"
             + (f", which looked at {_list(looked)}" if step.attention else ""),
             f"     base  {_list(step.base)}",
             f"     tg    {_list(step.tg)}",
@@ -133,16 +135,20 @@ CELL, GAP, LINE, MARGIN, WIDTH = 18, 2, 24, 16, 960
 
 def as_svg(explanation: Explanation) -> str:
     """The translations and the strip, whose boxes have the details as their titles."""
-    actions, most = explanation.actions, strongest(explanation.actions)
+    most = strongest(explanation)
     body: List[str] = []
     y = _svg_text(body, MARGIN, MARGIN + 14, [(word, False) for word in explanation.text.split()]) + LINE
     for name, found in explanation.translations.items():
         body.append(f'<text class="soft" x="{MARGIN}" y="{y}">{escape(name)}, score {found.score:.3f}</text>')
         y = _svg_text(body, MARGIN + 170, y, found.words) + LINE
-    if actions.places:
-        note = f"|action| / |state| at {actions.places[0]} (top) to {actions.places[-1]}; the darkest is {most:.1%}"
+    told = [actions for actions in explanation.actions if actions.places]
+    if told:
+        places = told[0].places
+        note = f"|action| / |state| at {places[0]} (top) to {places[-1]}; the darkest is {most:.1%}"
         body.append(f'<text class="soft" x="{MARGIN}" y="{y + 8}">{escape(note)}</text>')
-        y = _svg_strip(body, actions, most, y + 20)
+        y += 20
+    for actions in told:
+        y = _svg_strip(body, actions, most, y)
     height = y + MARGIN
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '

@@ -30,6 +30,7 @@ class Served:
         self._translators: Dict[Pair, Translator] = {
             first: Translator(model, source_lang=first[0], target_lang=first[1], actors=own)
         }
+        self._translators[first].warm()
         self.actors = list(own)
 
     def pairs(self) -> List[Pair]:

@@ -7,16 +7,13 @@ from typing import Any, Hashable, List, Optional, Sequence
 
 import numpy as np
 
-from fairseq_tg.compiled import InputError, Translator
+from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.alignment import align
 from fairseq_tg.compiled.engine import Found
-from fairseq_tg.compiled.explain import Actions, join_actions, trace_actions
+from fairseq_tg.compiled.explain import Actions, join_actions, mean_score, trace_actions
+from fairseq_tg.compiled.pieces import encode_pieces
 from fairseq_tg.serve.batching import Work
 from fairseq_tg.serve.drafts import Aligned
-from fairseq_tg.serve.sentences import halves
-
-#: How much longer than its source a translation may be, in tokens, and still have room: without, it would be cut
-LONGER = 1.25
 
 
 @dataclass(frozen=True)
@@ -103,20 +100,6 @@ def join_pieces(pieces: Sequence[List[Hypothesis]]) -> List[Hypothesis]:
         return pieces[0]
     best = [piece[0] for piece in pieces]
     tokens = [token for item in best for token in item.tokens]
-    score = sum(item.score * len(item.tokens) for item in best) / max(1, len(tokens))
+    score = mean_score([(item.score, len(item.tokens)) for item in best])
     actions = [item.actions for item in best if item.actions is not None]
     return [Hypothesis(" ".join(item.text for item in best), score, tokens, join_actions(actions) if actions else None)]
-
-
-def encode_pieces(translator: Translator, sentence: str) -> List[List[int]]:
-    """A sentence's token ids, in as many pieces as the model needs, and as their translations have room for."""
-    short = len(sentence.strip()) < 2  # which may be too long by itself: others of its batch are not to blame
-    try:
-        tokens = translator.encode(sentence)
-        if short or len(tokens) * LONGER <= translator.limit(tokens):
-            return [tokens]
-    except InputError:
-        if short:
-            return [translator.encode("")]
-    first, second = halves(sentence)
-    return [*encode_pieces(translator, first), *encode_pieces(translator, second)]

@@ -74,7 +74,7 @@ def test_four_translations_marks_and_strip_are_those_of_explain(page: WebDriver,
         assert time.endswith(" ms") and score.replace("\u2212", "-") == f"{found['score']:.3f}"
     assert page.find_elements(By.CSS_SELECTOR, ".output mark")  # or nothing of it was tested
 
-    actions = expected["actions"]
+    (actions,) = expected["actions"]
     tokens = page.find_elements(By.CSS_SELECTOR, ".token")
     assert len(tokens) == len(actions["steps"])
     most = max(value for step in actions["steps"] for value in step["actions"])
@@ -100,7 +100,7 @@ def details(page: WebDriver) -> List[List[str]]:
 
 def test_hovering_shows_the_details_of_a_box(page: WebDriver, model: Path, sentence: str) -> None:
     translate(page, sentence)
-    actions = explained(model, sentence)["actions"]
+    (actions,) = explained(model, sentence)["actions"]
     for index in range(min(3, len(actions["steps"]))):
         step = actions["steps"][index]
         for place, name in enumerate(actions["places"]):
@@ -137,7 +137,7 @@ def test_it_works_without_a_mouse(page: WebDriver, model: Path, sentence: str) -
     page.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
     assert "layer 2" in details(page)[0][0]
     page.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
-    second = explained(model, sentence)["actions"]["steps"][1]["token"]
+    second = explained(model, sentence)["actions"][0]["steps"][1]["token"]
     assert details(page)[0][0].startswith("end" if second == "</s>" else second)
     assert len(page.find_elements(By.CSS_SELECTOR, '.cell[tabindex="0"]')) == 1
 

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 from urllib.error import HTTPError
@@ -42,7 +43,7 @@ def model(workspace: Workspace, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def server(model: Path) -> Iterator[Server]:
-    running = Server(model, "--threads", 2, "--cors", "https://a.example")
+    running = Server(model, "--threads", 2, "--cors", "https://a.example", "--queue", 10**6)
     yield running
     assert running.stop() == 0
     assert running.process.stderr is not None and running.process.stderr.read() == ""  # nothing was logged
@@ -161,7 +162,20 @@ def test_more_fields_on_request(server: Server, translator: Translator) -> None:
         assert (found["translatedText"], found["tokens"]) == (theirs.text, [theirs.tokens])
         assert found["scores"] == pytest.approx([theirs.score])
     found = server.translate(["w1 w2 w8"], actions=True)
-    assert found["actions"] == json.loads(json.dumps([[expected.to_json()["actions"]]]))
+    assert found["actions"] == json.loads(json.dumps([expected.to_json()["actions"]]))
+
+
+def test_the_command_explains_what_the_page_shows(server: Server, translator: Translator) -> None:
+    """Of several sentences, and of one that is too long for the model."""
+    text = "\n".join((TEXT, "--", " ".join(f"w{n % 9}" for n in range(400))))
+    expected = explain(translator, text)
+    for name, beam, actor in (("greedy", 1, False), ("beam 4", 4, False), ("tg", 1, True), ("tg + beam 4", 4, True)):
+        found = server.translate(text, beam=beam, actor=actor, scores=True, tokens=True)
+        theirs = expected.translations[name]
+        assert (found["translatedText"], [*chain(*found["tokens"])]) == (theirs.text, theirs.tokens)
+        assert sum(found["scores"]) / len(found["scores"]) == pytest.approx(theirs.score)
+    found = server.translate(text, actions=True)
+    assert found["actions"] == json.loads(json.dumps(expected.to_json()["actions"])) and len(found["actions"]) == 4
 
 
 def test_of_a_sentence_in_pieces_all_is_told(server: Server) -> None:
@@ -355,7 +369,7 @@ def test_clients_that_go_or_dawdle_do_no_harm(server: Server) -> None:
     dawdling = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
     for number, connection in enumerate(dawdling):
         connection.sendall(request if number % 2 else request[:20])
-    body = json.dumps({"q": "w1. " * 100, "source": "xx", "target": "yy", "beam": 2}).encode()
+    body = json.dumps({"q": "W1 w2 w3. " * 100, "source": "xx", "target": "yy", "beam": 8}).encode()
     for _ in range(10):
         with socket.create_connection(("127.0.0.1", server.port)) as gone:
             gone.sendall(request.replace(b"400\r\n\r\n{", b"%d\r\n\r\n" % len(body)) + body)

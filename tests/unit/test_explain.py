@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from fairseq_tg.compiled.extract import extract
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.compiled.pictures import as_svg, as_terminal, attended_words
 from fairseq_tg.differences import differing_words
+from fairseq_tg.models.actor_files import export_actor
+from fairseq_tg.serve.models import Served
 from tests.conftest import FAMILIES, Workspace, stir
 
 SOURCE, TARGET = [5, 9, 7, 4, 2], [6, 11, 4, 9, 2]
@@ -113,11 +117,68 @@ def test_four_systems_are_in_one_file(explanation: Explanation) -> None:
         assert [word for word, _ in found.words] == found.text.split() and found.tokens[-1] == "</s>"
         assert found.milliseconds > 0 > found.score
     tg = explanation.translations["tg"]
-    assert [step.token for step in explanation.actions.steps] == tg.tokens
-    assert [step.tg[0][0] for step in explanation.actions.steps][1:] == tg.tokens[1:]  # the first may not be the end
-    assert explanation.actions.places == ["layer 1", "layer 2"]
+    (actions,) = explanation.actions
+    assert [step.token for step in actions.steps] == tg.tokens
+    assert [step.tg[0][0] for step in actions.steps][1:] == tg.tokens[1:]  # the first may not be the end
+    assert actions.places == ["layer 1", "layer 2"]
     greedy = explanation.translations["greedy"].text
     assert all(found.words == differing_words(found.text, greedy) for found in explanation.translations.values())
+
+
+def test_several_sentences_are_each_explained(workspace: Workspace, tmp_path: Path) -> None:
+    model = stir(workspace.actor_model("transformer"), 1.0)
+    compile_model(model, workspace.task(), Compilation("", str(tmp_path / "model.tg")))
+    translator = Translator.load(str(tmp_path / "model.tg"))
+    found, parts = explain(translator, "w1 w2 w3.\n\nW4 w5! --"), ("w1 w2 w3.", "W4 w5! --")
+    alone = [explain(translator, part) for part in parts]
+    assert found.actions == [one.actions[0] for one in alone]
+    for name, translation in found.translations.items():
+        theirs = [one.translations[name] for one in alone]
+        assert translation.text == "\n\n".join(one.text for one in theirs)
+        assert translation.tokens == [token for one in theirs for token in one.tokens]
+        assert translation.score == pytest.approx(sum(one.score for one in theirs) / 2)
+    assert as_terminal(found, colours=False).count("layer 1  ") == 2
+    boxes = [box for box in ElementTree.fromstring(as_svg(found)).iter() if box.get("class") == "cell"]
+    assert len(boxes) == 2 * sum(len(actions.steps) for actions in found.actions)
+    nothing = explain(translator, "\n--")
+    assert nothing.translations["tg"].text == "\n--" and not nothing.actions
+    assert "\n--" in as_terminal(nothing, colours=False) and as_svg(nothing)
+
+
+def test_a_search_is_timed_when_it_is_warm(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compile_model(workspace.base_model("transformer"), workspace.task(), Compilation("", str(tmp_path / "model.tg")))
+    translator = Translator.load(str(tmp_path / "model.tg"))
+    search, seen = translator.search, []
+
+    def cold(sources: Any, beam: int, actors: bool) -> Any:
+        time.sleep(0 if (beam, actors) in seen else 0.5)
+        seen.append((beam, actors))
+        return search(sources, beam=beam, actors=actors)
+
+    monkeypatch.setattr(translator, "search", cold)
+    assert all(found.milliseconds < 400 for found in explain(translator, "w1 w2").translations.values())
+
+
+def test_a_model_is_warm_when_it_is_served(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its base and its actors, by each search, of a token: a model may take long for more."""
+    path, actors = tmp_path / "base.tg", tmp_path / "actors.safetensors"
+    compile_model(workspace.base_model("transformer"), workspace.task(), Compilation("", str(path)))
+    export_actor(workspace.train("transformer", tmp_path / "tg", "--max-update", "1"), str(actors))
+    search, seen = Engine.search, []
+
+    def counted(self: Engine, sources: Any, limits: Any, settings: SearchSettings, *more: Any) -> Any:
+        seen.append((id(self), settings.beam, *limits))
+        return search(self, sources, limits, settings, *more)
+
+    monkeypatch.setattr(Engine, "search", counted)
+    served = Served(str(path), "base", {"a": str(actors)})
+    translator = served.translator(served.pairs()[0])
+    engines = [id(translator.engine(name)) for name in (None, "a")]
+    assert seen == [(engine, beam, 1) for engine in engines for beam in (1, 2)]
 
 
 def test_the_pictures_show_all_of_it(explanation: Explanation) -> None:
@@ -127,14 +188,14 @@ def test_the_pictures_show_all_of_it(explanation: Explanation) -> None:
     assert printed.count("layer 1  ") == printed.count("layer 2  ") >= 1
     root = ElementTree.fromstring(as_svg(explanation))
     boxes = [box for box in root.iter() if box.get("class") == "cell"]
-    assert len(boxes) == 2 * len(explanation.actions.steps)
+    assert len(boxes) == 2 * len(explanation.actions[0].steps)
     assert max(float(box.get("fill-opacity", 0)) for box in boxes) == 1
 
 
 def test_text_in_a_picture_is_escaped() -> None:
     found = Translation("<b>&", [("<b>&", True)], ["<b>", "&", "</s>"], -1.0, 1.0)
     step = Step("<b>", [0.1], [[(0, 1.0)]], [("&", 0.5)], [("<b>", 0.6)])
-    picture = as_svg(Explanation("<x>", {"greedy": found}, Actions(["<x>"], ["layer 1"], [0], [step])))
+    picture = as_svg(Explanation("<x>", {"greedy": found}, [Actions(["<x>"], ["layer 1"], [0], [step])]))
     texts = [element.text for element in ElementTree.fromstring(picture).iter() if element.text]
     assert "<b>&" in texts and "<x>" in texts
 
@@ -142,7 +203,7 @@ def test_text_in_a_picture_is_escaped() -> None:
 def test_text_that_no_picture_can_have_is_shown_all_the_same() -> None:
     """From a command line, or from a test set: a control character, or bytes that are no text."""
     found = Translation("a\x1bb", [("a\x1bb", False)], ["a\x1bb"], -1.0, 1.0)
-    picture = as_svg(Explanation("x \udcff \u200d\U0001f600", {"greedy": found}, Actions([], [], [], [])))
+    picture = as_svg(Explanation("x \udcff \u200d\U0001f600", {"greedy": found}, [Actions([], [], [], [])]))
     texts = [element.text for element in ElementTree.fromstring(picture.encode()).iter() if element.text]
     assert {"a\\x1bb", "\\udcff", "\u200d\U0001f600"} <= set(texts)
 
@@ -159,8 +220,8 @@ def test_a_model_without_actors_says_so(workspace: Workspace, tmp_path: Path) ->
     path = tmp_path / "model.tg"
     compile_model(workspace.base_model("transformer"), workspace.task(), Compilation("", str(path)))
     found = explain(Translator.load(str(path)), "w1 " * 20)
-    assert list(found.translations) == ["greedy", "beam 4"] and not found.actions.places
-    assert all(len(step.attention[0]) == ATTENDED for step in found.actions.steps)
+    assert list(found.translations) == ["greedy", "beam 4"] and not found.actions[0].places
+    assert all(len(step.attention[0]) == ATTENDED for step in found.actions[0].steps)
     assert re.search("This model has no actors.", as_terminal(found, colours=True))
     ElementTree.fromstring(as_svg(found))
 

@@ -23,7 +23,9 @@ from hypothesis import strategies as st
 
 from fairseq_tg.compiled import InputError
 from fairseq_tg.compiled.alignment import units
+from fairseq_tg.compiled.pieces import encode_pieces
 from fairseq_tg.errors import UserError
+from fairseq_tg.sentences import halves, split_text
 from fairseq_tg.serve import server
 from fairseq_tg.serve.batching import LONG, NICE, Batcher, Order, Work
 from fairseq_tg.serve.connections import is_whole_translation
@@ -35,9 +37,7 @@ from fairseq_tg.serve.options import Batching, Limits, ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import MOST_ADDRESSES, Rates
 from fairseq_tg.serve.refusals import Refusal
-from fairseq_tg.serve.sentences import halves, split_text
 from fairseq_tg.serve.server import KEEP_ALIVE, _Server
-from fairseq_tg.serve.systems import encode_pieces
 from fairseq_tg.serve.tags import is_closing, is_opening, tag_name
 
 # Sentences and HTML
