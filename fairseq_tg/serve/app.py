@@ -34,7 +34,7 @@ from fairseq_tg.serve.options import ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import Rates
 from fairseq_tg.serve.refusals import Refusal, invalid
-from fairseq_tg.serve.routes import Endpoint, Routes, answer, as_bytes, failed
+from fairseq_tg.serve.routes import ENDING, Endpoint, Routes, answer, as_bytes, failed
 from fairseq_tg.serve.spec import make_spec
 from fairseq_tg.serve.systems import System, join_pieces
 
@@ -85,6 +85,7 @@ class Service:
         self._rates = Rates(options.limits.requests_per_minute)
         self._page = None if options.no_page else read_page()
         self._refusals: Dict[str, bytes] = {}  # by when to come back
+        self.ending = False  # of what is under way nothing will be done
 
     def app(self) -> ASGIApp:
         gets: Dict[str, Endpoint] = {
@@ -151,7 +152,7 @@ class Service:
                 done.result()
                 conclude(self._end(pending))
             except asyncio.CancelledError:
-                conclude(failed(ClientGone(), self.metrics))
+                conclude(failed(ENDING if self.ending else ClientGone(), self.metrics))
             except Exception as error:
                 conclude(failed(error, self.metrics))
 

@@ -95,6 +95,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
         super().connection_lost(exc)
+        self.leave()
+
+    def leave(self) -> None:
+        """Nothing more is done for a translation that is under way here."""
         if self._leave is not None:
             self._leave()
 

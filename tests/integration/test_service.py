@@ -482,6 +482,33 @@ def test_what_is_under_way_is_answered_before_the_end(model: Path) -> None:
     assert found and found[0]["translatedText"].count("\n") == 99
 
 
+def test_what_cannot_be_finished_is_told_so_at_the_end(model: Path) -> None:
+    """On the short way, and through ASGI: a translation, and a request that is not there yet."""
+    server = Server(
+        model, "--drain-seconds", 0.2, "--max-characters", 10**6, "--max-sentences", 10**5, "--max-bytes", 10**7
+    )
+    body = json.dumps({"q": "W1 w2 w3. " * 20_000, "source": "xx", "target": "yy", "beam": 8}).encode()
+    head = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(
+        body
+    )
+    with contextlib.ExitStack() as stack:
+        asked = []
+        for request in (b"\r\n" + body, b"Origin: https://a.example\r\n\r\n" + body, b"\r\n" + body[:-1]):
+            asked.append(stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20)))
+            asked[-1].sendall(head + request)
+        while server.ask("/metrics")[1].count("tg_waiting_sentences 0.0"):
+            time.sleep(0.01)
+        time.sleep(0.5)  # whatever else the machine is at: all of it is there
+        assert server.stop() == 0
+        for connection in asked:
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))  # noqa: B023
+            assert answer.startswith(b"HTTP/1.1 503 ") and b"connection: close" in answer
+            assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {
+                "error": "The server is going down: try again later"
+            }
+    assert server.process.stderr is not None and server.process.stderr.read() == ""
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [
