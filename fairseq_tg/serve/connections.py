@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any, Callable, List, Mapping, Optional, Type, cast
 
+from httptools import HttpParserError, HttpParserUpgrade
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -17,9 +17,6 @@ MOST_HEAD = 65536
 TRANSLATION = b"POST /translate HTTP/1.1\r\n"
 LENGTH = b"\r\ncontent-length:"
 UNUSUAL = (b"close", b"\r\norigin:", b"\r\nexpect:", b"\r\nupgrade:", b"\r\ntransfer-encoding:")
-
-#: An offer to go on with another protocol, which the parser would end the request with
-UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 Translate = Callable[[str, Mapping[bytes, bytes], bytes, Callable[[Response], None]], Optional[Callable[[], None]]]
 
@@ -110,16 +107,40 @@ class Connection(HttpToolsProtocol):
                 self.transport.write(refusal)
                 self.on_response_complete()  # as after any other answer
                 return
-        if not self._within and UPGRADE.search(data):  # there is no other protocol here
-            head, end, body = data.partition(b"\r\n\r\n")
-            data = UPGRADE.sub(b"", head) + end + body
         self._moved = False
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if not self.transport.is_closing():
             self._give_back()
         self._aside = 0 if self._moved else self._aside + len(data)
         if self._aside > MOST_HEAD and not self.transport.is_closing():
             self.send_400_response(f"Invalid request: more than {MOST_HEAD} bytes beside its body.")
+
+    def _parse(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                try:
+                    return self.parser.feed_data(rest)
+                except HttpParserUpgrade as offer:
+                    if not self._is_offer():
+                        return
+                    # There is no other protocol here: the same without the offer, with which the parser would leave
+                    # out the body
+                    rest = rest[offer.args[0] :]
+                    self.parser.feed_data(self._head_without_offer())
+        except HttpParserUpgrade:
+            pass  # CONNECT, with an offer beside: there is nothing behind it
+        except HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _is_offer(self) -> bool:
+        return self.parser.should_upgrade() and any(name == b"upgrade" for name, _ in self.headers)
+
+    def _head_without_offer(self) -> bytes:
+        first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        headers = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+        return b"\r\n".join([first, *headers, b"", b""])
 
     def send_400_response(self, msg: str) -> None:
         """As all errors are told."""
@@ -136,6 +157,8 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._moved = True
+        if self._is_offer():
+            return
         if (
             self.url == b"/translate"
             and self.parser.get_method() == b"POST"
@@ -158,6 +181,8 @@ class Connection(HttpToolsProtocol):
             self._held += body
 
     def on_message_complete(self) -> None:
+        if self._is_offer():
+            return
         self._within, self.asked = False, True
         if self._held is not None and self._translate(bytes(self._held)):
             self._held = None

@@ -225,13 +225,18 @@ def talk(server: Server, *pieces: bytes) -> bytes:
     received = b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         try:
-            for piece in pieces:
+            for number, piece in enumerate(pieces):
+                time.sleep(0.02 * (0 < number < 3))  # it is a segment of its own
                 connection.sendall(piece)
             while data := connection.recv(65536):
                 received += data
         except ConnectionError:  # it does not wait for the rest of what it refuses
             pass
     return received
+
+
+def json_bytes(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def test_http_as_it_should_not_be(server: Server) -> None:
@@ -258,8 +263,25 @@ def test_http_as_it_should_not_be(server: Server) -> None:
     assert head_only.startswith(b"HTTP/1.1 200 OK") and head_only.endswith(b"\r\n\r\n")
     # an offer that is not taken up; what is wrong with a request is told as all errors are
     offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
-    taken = talk(server, whole + offer + b"\r\n" + body + b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")
-    assert taken.count(b"HTTP/1.1 200 OK") == 2 and b'{"translatedText":' in taken
+    last = b"GET /health HTTP/1.1\r\nConnection: close\r\nUpgrade: h2c\r\n\r\n"
+    offering = whole + offer + b"\r\n" + body
+    expected = json.loads(talk(server, whole + b"Connection: close\r\n\r\n" + body).partition(b"\r\n\r\n")[2])
+    whenever = [offering[:at] for at in (1, 50, len(whole) + 3, len(whole) + len(offer), len(offering) - 3)]
+    for pieces in (
+        [offering + last],
+        [offering + offering + last],
+        *([p, offering[len(p) :] + last] for p in whenever),
+    ):
+        taken = talk(server, *pieces)
+        asked = b"".join(pieces).count(b"POST")
+        assert taken.count(b"HTTP/1.1 200 OK") == asked + 1 and taken.count(json_bytes(expected)) == asked
+    many = b"GET /health HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" * 2000
+    assert talk(server, many + last).count(b"HTTP/1.1 200 OK") == 2001
+    chunked = head + offer + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
+    assert json_bytes(expected) in talk(server, chunked[:60], chunked[60:] + last)
+    assert talk(
+        server, b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\nUpgrade: a\r\nConnection: upgrade\r\n\r\n" + last
+    ).startswith(b"HTTP/1.1 4")
     malformed = talk(server, b"nothing\r\n\r\n")
     assert b"application/json" in malformed and json.loads(malformed.partition(b"\r\n\r\n")[2])["error"]
     options = talk(server, b"OPTIONS /translate HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
