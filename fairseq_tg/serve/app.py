@@ -220,9 +220,8 @@ class Service:
         self._rates.check(request.client.host if request.client else "")
         fields = await read_fields(request, self.options.limits)
         self._keys.check(fields.get("api_key"))
-        text = read_text(fields)
-        text = " ".join(text) if isinstance(text, list) else text
-        return answer(self.models.detect(text[: self.options.limits.max_characters]))
+        text = read_text(fields, self.options.limits)
+        return answer(self.models.detect(" ".join(text) if isinstance(text, list) else text))
 
     async def _languages(self, request: Request) -> Response:
         return answer(self.models.languages())

@@ -209,7 +209,15 @@ BAD = {
         (b'{"q": "w1", "q": "w2", "source": "xx", "target": "yy"}', 200),
         (json.dumps({"q": "w1\x00w2", "source": "xx", "target": "yy"}).encode(), 200),
     ],
-    "/detect": [(b"{}", 400)],
+    "/detect": [
+        (b"{}", 400),
+        (b'{"q": ["w1", "w2"]}', 200),
+        (b'{"q": []}', 400),
+        (json.dumps({"q": "w" * 5001}).encode(), 413),
+        (json.dumps({"q": ["w"] * 65}).encode(), 413),
+    ],
+    "/translate?source=xx&target=yy&q=w2": [(b"{}", 200), (b'{"target": "zz"}', 400)],
+    "/translate?source=%ff": [(b"{}", 400)],
 }
 
 
@@ -308,6 +316,16 @@ def test_a_request_in_pieces_is_answered_like_a_whole_one(server: Server) -> Non
                 answers.append((received.splitlines()[0], names - {b"vary"}, received.partition(b"\r\n\r\n")[2]))
         assert all(answer == answers[0] for answer in answers)
         assert {b"date", b"cache-control", b"x-frame-options"} <= answers[0][1]
+
+
+def test_fields_may_be_in_the_address(server: Server, translator: Translator) -> None:
+    """What the body says comes first, also where it has more texts."""
+    address = "/translate?source=xx&target=yy&q=w2+w3&q=w3"
+    found = [server.ask(address, body)[1]["translatedText"] for body in (b"{}", b'{"q": "w1"}', b'{"q": ["w1"]}')]
+    assert found == [[offline(translator, "w2 w3"), offline(translator, "w3")], offline(translator, "w1"), found[2]]
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert server.ask(address, b"q=w1", **form)[1]["translatedText"] == found[1]
+    assert server.ask(address, b"", **form)[1]["translatedText"] == found[0]
 
 
 def test_other_paths_and_methods(server: Server) -> None:
@@ -420,6 +438,7 @@ def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp
         {"error": "Please contact the server operator to get an API key"},
     )
     assert server.ask("/translate", {**fields, "api_key": "no"})[:2] == (403, {"error": "Invalid API key"})
+    assert "api_key" in server.ask("/spec")[1]["components"]["schemas"]["DetectionRequest"]["required"]
     first = server.ask("/translate", {**fields, "api_key": "key"})[1]
     assert server.ask("/")[0] == server.ask("/metrics")[0] == server.ask("/settings")[0] == 404
 

@@ -238,6 +238,7 @@ def test_where_tags_end(page: str, expected: List[str]) -> None:
         (b'{"q": "a", "source": "a", "target": "b", "alternatives": -1}', "alternatives parameter must be >= 0"),
         (b'{"q": "a", "source": "a", "target": "b", "alternatives": [1]}', "alternatives parameter is not a number"),
         (b'{"q": "a", "source": "a", "target": "b", "scores": "maybe"}', "scores parameter is neither true nor false"),
+        (b'{"q": "a", "source": "a", "target": "b", "scores": 2}', "scores parameter is neither true nor false"),
         (b'{"q": "12345678901", "source": "a", "target": "b"}', r"request \(11\) exceeds text limit \(10\)"),
         (b'{"q": ["a", "a", "a"], "source": "a", "target": "b"}', r"request \(3\) exceeds text limit \(2\)"),
     ],
@@ -254,6 +255,7 @@ def test_a_form_and_json_say_the_same() -> None:
     )
     json = {"q": "a\nb", "source": "auto", "target": "en", "alternatives": 2.0, "scores": True, "beam": None}
     assert read_translation(form, Limits(), 1) == read_translation(json, Limits(), 1)
+    assert read_translation(form, Limits(), 1) == read_translation({**json, "scores": 1}, Limits(), 1)
     assert read_translation(json, Limits(), 1).beam == 3  # which three hypotheses need
 
 
