@@ -18,6 +18,11 @@ TRANSLATION = b"POST /translate HTTP/1.1\r\n"
 LENGTH = b"\r\ncontent-length:"
 UNUSUAL = (b"close", b"\r\norigin:", b"\r\nexpect:", b"\r\nupgrade:", b"\r\ntransfer-encoding:")
 
+#: Of every answer
+BEGINNING = b"HTTP/1.1 "
+#: Seconds until a client that sends no more is looked after for the second time; then it is twice as long, and so on
+LOOK_AFTER = 0.005
+
 Translate = Callable[[str, Mapping[bytes, bytes], bytes, Callable[[Response], None]], Optional[Callable[[], None]]]
 
 
@@ -27,6 +32,7 @@ class Joined:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
         self._pieces: List[bytes] = []
+        self._ahead = 0  # bytes of the next answer that were sent already
 
     def write(self, data: bytes) -> None:
         if not self._pieces:
@@ -35,8 +41,14 @@ class Joined:
 
     def _flush(self) -> None:
         if self._pieces:
-            self._transport.write(b"".join(self._pieces))
+            self._transport.write(b"".join(self._pieces)[self._ahead :])
             self._pieces.clear()
+            self._ahead = 0
+
+    def send_ahead(self) -> None:
+        """A byte of what all answers begin with, if one is left."""
+        self._transport.write(BEGINNING[self._ahead : self._ahead + 1])
+        self._ahead = min(self._ahead + 1, len(BEGINNING))
 
     def close(self) -> None:
         self._flush()
@@ -64,7 +76,7 @@ class Exchange:
     message_event = asyncio.Event()  # which nobody waits for
 
     def __init__(self) -> None:
-        self.keep_alive, self.response_complete, self.disconnected = True, False, False
+        self.keep_alive, self.response_started, self.response_complete, self.disconnected = True, False, False, False
 
 
 class Connection(HttpToolsProtocol):
@@ -93,6 +105,21 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Optional[Exception]) -> None:
         super().connection_lost(exc)
         self.leave()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends no more: whether there is something that it may wait for."""
+        if self._within or self._is_free():
+            return False
+        self.cycle.keep_alive = False
+        self._look_after(LOOK_AFTER)
+        return True
+
+    def _look_after(self, again: float) -> None:
+        """Find out whether a client is still there: only what is sent to it tells, and that the second time."""
+        waits = not (self.transport.is_closing() or self.cycle.response_started or self._is_free() or self.pipeline)
+        if waits and again < 1:
+            cast(Joined, self.transport).send_ahead()
+            self.loop.call_later(again, self._look_after, 2 * again)
 
     def leave(self) -> None:
         """Nothing more is done for a translation that is under way here."""
@@ -202,7 +229,7 @@ class Connection(HttpToolsProtocol):
 
         def reply(response: Response) -> None:
             self._leave = None
-            exchange.response_complete = True
+            exchange.response_started = exchange.response_complete = True
             if exchange.disconnected or self.transport.is_closing():
                 return
             ending = [] if exchange.keep_alive else [(b"connection", b"close")]
