@@ -339,6 +339,7 @@ def test_the_page_has_nothing_from_elsewhere() -> None:
     text = page.decode()
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert text.count("<script>") == text.count("<style>") == 1 and "innerHTML" not in text
+    assert "forced-colors: active" in text  # in which all boxes would have one ground
     for source in ("http:", "https:", "//cdn", "@import", "url("):
         assert source not in text.replace("http://www.w3.org/2000/svg", "")
 
