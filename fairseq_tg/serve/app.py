@@ -33,7 +33,7 @@ from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import Rates
-from fairseq_tg.serve.refusals import Refusal, invalid
+from fairseq_tg.serve.refusals import invalid
 from fairseq_tg.serve.routes import ENDING, Endpoint, Routes, answer, as_bytes, failed
 from fairseq_tg.serve.spec import make_spec
 from fairseq_tg.serve.systems import System, join_pieces
@@ -82,9 +82,10 @@ class Service:
         self.options, self.models, self._keys = options, models, keys
         self.metrics = Metrics()
         self._batcher = Batcher(options.batching, self.metrics.batch)
+        self.is_full = self._batcher.is_full
         self._rates = Rates(options.limits.requests_per_minute)
         self._page = None if options.no_page else read_page()
-        self._refusals: Dict[str, bytes] = {}  # by when to come back
+        self._refusals: Dict[int, bytes] = {}  # by when to come back
         self.ending = False  # of what is under way nothing will be done
 
     def app(self) -> ASGIApp:
@@ -109,18 +110,15 @@ class Service:
     def close(self) -> None:
         self._batcher.close()
 
-    def refusal(self, headers: Sequence[Tuple[str, str]]) -> Optional[bytes]:
-        """What a request for a translation would be answered with, byte by byte, if there is no room for it."""
-        try:
-            self._batcher.check_room()
-            return None
-        except Refusal as refusal:
-            self.metrics.request("/translate", refusal.status)
-            wait = refusal.headers["Retry-After"]
-            if wait not in self._refusals:
-                content = answer({"error": refusal.message}, refusal.status, {**dict(headers), **refusal.headers})
-                self._refusals[wait] = as_bytes(content)
-            return self._refusals[wait]
+    def refusal(self, headers: Sequence[Tuple[str, str]]) -> bytes:
+        """What a request for a translation that there is no room for is answered with, byte by byte."""
+        self.metrics.request("/translate", 503)
+        wait = self._batcher.wait()
+        if wait not in self._refusals:
+            refusal = self._batcher.refusal()
+            content = answer({"error": refusal.message}, refusal.status, {**dict(headers), **refusal.headers})
+            self._refusals[wait] = as_bytes(content)
+        return self._refusals[wait]
 
     async def _translate(self, request: Request) -> Response:
         started = time.perf_counter()

@@ -121,11 +121,20 @@ class Batcher:
         self._patience = self.options.patience / 1000
         self._lock = threading.Lock()  # of all that says what waits and what is under way
 
+    def is_full(self) -> bool:
+        return self._counted >= self.options.queue
+
+    def wait(self) -> int:
+        """Seconds until who is refused should come back."""
+        return min(max(math.ceil(self.waiting / self._rate), 1), 60) if self._rate else 1
+
+    def refusal(self) -> Refusal:
+        return Refusal(503, "The server is busy: try again later", {"Retry-After": str(self.wait())})
+
     def check_room(self) -> None:
-        """Refuse a request when the queue is full, with when to come back."""
-        if self._counted >= self.options.queue:
-            wait = math.ceil(self.waiting / self._rate) if self._rate else 1
-            raise Refusal(503, "The server is busy: try again later", {"Retry-After": str(min(max(wait, 1), 60))})
+        """Refuse a request when the queue is full."""
+        if self.is_full():
+            raise self.refusal()
 
     def order(self, tasks: Sequence[Task]) -> Order:
         """Have sentences translated: `done` of what comes back is set when all are.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Callable, List, Mapping, Optional, Type, cast
+from functools import lru_cache
+from typing import Any, Callable, Dict, List, Mapping, Optional, Type, cast
 
 from httptools import HttpParserError, HttpParserUpgrade
 from starlette.responses import Response
@@ -11,8 +12,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from fairseq_tg.serve.routes import answer, as_bytes
 
-#: Of a request's first line and its headers
-MOST_HEAD = 65536
+#: Of a request's first line and its headers; and of one that may be refused unread
+MOST_HEAD, USUAL_HEAD = 65536, 2048
 #: What is refused without being parsed while the service is full: all else is cheap, or wants to be looked at
 TRANSLATION = b"POST /translate HTTP/1.1\r\n"
 LENGTH = b"\r\ncontent-length:"
@@ -39,6 +40,11 @@ class Joined:
             self._loop.call_soon(self._flush)
         self._pieces.append(data)
 
+    def write_whole(self, data: bytes) -> None:
+        """An answer that nothing is to be sent with."""
+        self._flush()
+        self._transport.write(data)
+
     def _flush(self) -> None:
         if self._pieces:
             self._transport.write(b"".join(self._pieces)[self._ahead :])
@@ -60,14 +66,18 @@ class Joined:
 
 def is_whole_translation(data: bytes) -> bool:
     """Whether it is one request for a translation from its first byte to its last, of the usual kind."""
-    if not data.startswith(TRANSLATION):
-        return False
     head, _, body = data.partition(b"\r\n\r\n")
-    head = head.lower()
-    if any(header in head for header in UNUSUAL) or head.count(LENGTH) != 1:
-        return False
-    length = head.partition(LENGTH)[2].partition(b"\r\n")[0].strip()
-    return length.isdigit() and len(length) < 10 and int(length) == len(body)
+    return len(head) < USUAL_HEAD and body_length(head) == len(body)
+
+
+@lru_cache(maxsize=1024)  # a client's are alike
+def body_length(head: bytes) -> int:
+    """What a request for a translation of the usual kind says of its body; -1 of all others."""
+    usual = head.lower()
+    if not head.startswith(TRANSLATION) or any(name in usual for name in UNUSUAL) or usual.count(LENGTH) != 1:
+        return -1
+    length = usual.partition(LENGTH)[2].partition(b"\r\n")[0].strip()
+    return int(length) if length.isdigit() and len(length) < 10 else -1
 
 
 class Exchange:
@@ -83,8 +93,9 @@ class Connection(HttpToolsProtocol):
     """uvicorn's, with a limit for the lines before a request's body, and two that cost less than ASGI: translations
     whose request comes in one piece, and refusals."""
 
-    #: The whole answer to a translation that there is no room for now, if there is none
-    refusal: Callable[[], Optional[bytes]] = staticmethod(lambda: None)
+    #: Whether there is no room for a translation, and the whole answer then
+    is_full: Callable[[], bool] = staticmethod(lambda: False)
+    refusal: Callable[[], bytes] = staticmethod(lambda: b"")
     #: Service.translate_whole
     translate: Translate = staticmethod(lambda address, headers, body, reply: None)
     asked = False  # something, since it was last looked at
@@ -96,8 +107,9 @@ class Connection(HttpToolsProtocol):
     _leave: Optional[Callable[[], None]] = None  # to be called if the client goes
 
     @classmethod
-    def using(cls, refusal: Callable[[], Optional[bytes]], translate: Translate) -> Type[Connection]:
-        return type(cls.__name__, (cls,), {"refusal": staticmethod(refusal), "translate": staticmethod(translate)})
+    def using(cls, is_full: Callable[[], bool], refusal: Callable[[], bytes], translate: Translate) -> Type[Connection]:
+        own: Dict[str, Callable[..., Any]] = {"is_full": is_full, "refusal": refusal, "translate": translate}
+        return type(cls.__name__, (cls,), {name: staticmethod(function) for name, function in own.items()})
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(cast(asyncio.Transport, Joined(transport, self.loop)))
@@ -127,15 +139,12 @@ class Connection(HttpToolsProtocol):
             self._leave()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_free() and not self._within:
-            refusal = self.refusal()
-            if refusal is not None and is_whole_translation(data):
-                self.asked = True
-                self.transport.write(refusal)
-                self.on_response_complete()  # as after any other answer
-                return
-        self._moved = False
         self._unset_keepalive_if_required()
+        if self.is_full() and self._is_free() and not self._within and is_whole_translation(data):
+            self.asked = True  # from which on the server looks after it, and not uvicorn's timer, which costs as much
+            cast(Joined, self.transport).write_whole(self.refusal())
+            return
+        self._moved = False
         self._parse(data)
         if not self.transport.is_closing():
             self._give_back()

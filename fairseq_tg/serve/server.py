@@ -54,7 +54,7 @@ def serve(options: ServeOptions) -> None:
             forwarded_allow_ips=options.trusted_proxy,
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=math.ceil(options.drain_seconds) + LAST_ANSWERS,
-            http=Connection.using(lambda: service.refusal(HEADERS), service.translate_whole),
+            http=Connection.using(service.is_full, lambda: service.refusal(HEADERS), service.translate_whole),
             ws="none",
             lifespan="off",
         )

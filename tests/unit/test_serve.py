@@ -12,7 +12,7 @@ from collections import Counter
 from html import unescape
 from pathlib import Path
 from typing import Any, List, Optional, Sequence, Tuple, cast
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 from urllib.parse import urlencode
 
 import numpy as np
@@ -20,6 +20,7 @@ import pytest
 import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from uvicorn.server import ServerState
 
 from fairseq_tg.compiled import InputError
 from fairseq_tg.compiled.alignment import units
@@ -28,7 +29,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.sentences import halves, split_text
 from fairseq_tg.serve import server
 from fairseq_tg.serve.batching import LONG, NICE, Batcher, Order, Work
-from fairseq_tg.serve.connections import is_whole_translation
+from fairseq_tg.serve.connections import Connection, is_whole_translation
 from fairseq_tg.serve.drafts import Draft
 from fairseq_tg.serve.forms import parse_fields, read_translation
 from fairseq_tg.serve.keys import Keys
@@ -565,6 +566,30 @@ def test_a_batch_that_fails_fails_its_own_requests_alone() -> None:
 def test_what_may_be_refused_unread(head: str, whole: bool) -> None:
     assert is_whole_translation(f"POST /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode()) == whole
     assert not is_whole_translation(f"GET /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode())
+
+
+def test_a_refusal_is_sent_at_once_and_counted_once() -> None:
+    """Without the event loop; what may not be refused unread is parsed, and counted by whoever answers it."""
+    request = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n%s\r\n{}"
+    transport, counted = Mock(), []
+
+    def refuse() -> bytes:
+        counted.append(True)
+        return b"HTTP/1.1 503"
+
+    async def run() -> None:
+        config = uvicorn.Config(Mock(), ws="none", lifespan="off")
+        config.load()
+        connection = Connection.using(lambda: True, refuse, Mock())(config, ServerState(), {})
+        connection.connection_made(transport)
+        for _ in range(3):
+            connection.data_received(request % b"")
+        assert transport.write.call_args_list == [call(b"HTTP/1.1 503")] * 3 and len(counted) == 3
+        assert connection.asked and connection.timeout_keep_alive_task is None
+        connection.data_received(request % b"Origin: https://a.example\r\n")
+        assert len(counted) == 3 and not connection._is_free()
+
+    asyncio.run(run())
 
 
 def test_signals_before_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
