@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Sequence, Sized, Tuple
 
 from fairseq_tg.serve.options import Batching
@@ -67,7 +68,7 @@ class Order:
     """The sentences of one request."""
 
     tasks: Sequence[Task]
-    waiting: Dict[Kind, List[int]]  # those that no thread has taken, the shortest first
+    waiting: Dict[Kind, List[Tuple[int, int]]]  # those that no thread has taken, the shortest first: length and index
     cost: int  # of these
     since: float
     done: asyncio.Future
@@ -144,13 +145,13 @@ class Batcher:
         """
         self.check_room()
         loop = asyncio.get_running_loop()
-        waiting: Dict[Kind, List[int]] = {}
-        for index in sorted(range(len(tasks)), key=lambda i: len(tasks[i][1])):
-            waiting.setdefault(kind_of(tasks[index]), []).append(index)
+        waiting: Dict[Kind, List[Tuple[int, int]]] = {}
+        for length, index in sorted((len(sentence), index) for index, (_, sentence) in enumerate(tasks)):
+            waiting.setdefault(kind_of(tasks[index]), []).append((length, index))
         order = Order(
             tasks,
             waiting,
-            sum(cost * len(indices) for (_, cost), indices in waiting.items()),
+            sum(cost * len(sentences) for (_, cost), sentences in waiting.items()),
             loop.time(),
             loop.create_future(),
             [None] * len(tasks),
@@ -234,26 +235,30 @@ class Batcher:
         size = self._size(cost)
         self._load *= REMEMBERED
         self._idle -= 1
-        alike = [order for order in self._orders.values() if kind in order.waiting]
+        # Who has the lock may be held up by others of the machine, and the event loop with it: little is looked at
         window = WINDOW * self.options.batch_size
-        found: Batch = []
+        having = ((order, order.waiting[kind]) for order in self._orders.values() if kind in order.waiting)
+        alike = list(islice(having, window))
+        found: List[Tuple[Tuple[int, int], Order]] = []
         depth = 0
         while len(found) < window and alike:
-            found += [(order, order.waiting[kind][depth]) for order in alike[: window - len(found)]]
+            found += [(waiting[depth], order) for order, waiting in alike[: window - len(found)]]
             depth += 1
-            alike = [order for order in alike if len(order.waiting[kind]) > depth]
+            alike = [both for both in alike if len(both[1]) > depth]
         first = found[0]
-        found.sort(key=lambda item: len(item[0].tasks[item[1]][1]))
+        found.sort(key=_length)
         at = found.index(first)
         start = max(0, min(at - size // 2, len(found) - size))
-        batch = found[start : start + size]
-        for order, index in batch:
+        batch: Batch = []
+        for sentence, order in found[start : start + size]:
+            batch.append((order, sentence[1]))
             self._counted -= order.counted
             order.cost -= cost
             self._counted += order.counted
             order.begun = True
-            order.waiting[kind].remove(index)
-            if not order.waiting[kind]:
+            waiting = order.waiting[kind]
+            waiting.remove(sentence)
+            if not waiting:
                 del order.waiting[kind]
             if order.waiting:
                 self._orders.move_to_end(id(order))  # the next batch is made around another's sentence
@@ -299,6 +304,10 @@ class Batcher:
                     order.done.set_exception(done.error)
                 self.cancel(order)
         self._dispatch()
+
+
+def _length(item: Tuple[Tuple[int, int], Order]) -> int:
+    return item[0][0]
 
 
 def _give_way() -> None:
