@@ -28,7 +28,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.model_file import read
-from fairseq_tg.serve.sentences import split_text
+from fairseq_tg.sentences import split_text
 
 
 @dataclass

@@ -162,10 +162,10 @@ def _explain(options: ExplainOptions) -> None:
         check_no_input(options.svg, options.model)
     text = os.fsencode(options.text).decode("utf-8", "replace")  # it may be no text in the language of the terminal
     if not text.strip():
-        raise UserError("there is nothing to translate: give a sentence")
+        raise UserError("there is nothing to translate: give a text")
     try:
         translator = Translator.load(options.model, source_lang=options.source_lang, target_lang=options.target_lang)
-        explanation = explain(translator, " ".join(text.split()))
+        explanation = explain(translator, text)
     except (ValueError, RuntimeError) as error:
         raise UserError(str(error)) from None
     if options.svg:
@@ -325,7 +325,7 @@ def get_parser() -> argparse.ArgumentParser:
     for name, options, run, help, *description in (
         ("compile", Compilation, _compile, "write a checkpoint to one file that translates without fairseq"),
         ("translate", Translation, _translate, "translate lines, from standard input to standard output"),
-        ("explain", ExplainOptions, _explain, "what the actors of a compiled model do with a sentence"),
+        ("explain", ExplainOptions, _explain, "what the actors of a compiled model do with a text"),
         ("serve", ServeOptions, _serve, "translate over HTTP, with LibreTranslate's API and a page", signals),
         ("bench", BenchOptions, _bench, "tokens a second, latency, memory and BLEU of every way to decode a model"),
         ("report", ReportOptions, _report, "the paper's tables and figures for your model: quality, speed, examples"),

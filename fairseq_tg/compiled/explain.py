@@ -1,17 +1,20 @@
-"""What the actors of a model do with a sentence: four translations, and the steps of one of them."""
+"""What the actors of a model do with a text: four translations, and the steps of one of them."""
 
 from __future__ import annotations
 
 import re
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from fairseq_tg.compiled.engine import Found
+from fairseq_tg.compiled.pieces import encode_pieces
 from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.differences import differing_words
+from fairseq_tg.sentences import split_text
 
 BEAM = 4
 #: Source tokens told of, for a layer and a step: those with the largest weights
@@ -52,7 +55,7 @@ class Actions:
 class Explanation:
     text: str
     translations: Dict[str, Translation]  # by system
-    actions: Actions  # of tg, or of greedy if there are no actors
+    actions: Actions  # of tg, or of greedy if there are no actors; of all sentences, one after another
 
     def to_json(self) -> Dict[str, Any]:
         return asdict(self)
@@ -65,28 +68,65 @@ def systems(translator: Translator) -> Dict[str, Tuple[int, bool]]:
 
 
 def explain(translator: Translator, text: str) -> Explanation:
-    """Translate a sentence with every system, and go over tg's translation again."""
-    return explain_tokens(translator, translator.encode(text), text, translator.decode)
+    """Translate a text with every system, and go over tg's translations of its sentences again."""
+    parts = split_text(text)
+
+    def fill(translations: Sequence[str]) -> str:
+        found = iter(translations)
+        return "".join(next(found) if is_sentence else part for part, is_sentence in parts)
+
+    sentences = [encode_pieces(translator, part) for part, is_sentence in parts if is_sentence]
+    return explain_tokens(translator, sentences, text, translator.decode, fill)
 
 
 def explain_tokens(
-    translator: Translator, source: Sequence[int], text: str, decode: Callable[[List[int]], str]
+    translator: Translator,
+    sentences: Sequence[Sequence[List[int]]],
+    text: str,
+    decode: Callable[[List[int]], str],
+    fill: Callable[[Sequence[str]], str] = " ".join,
 ) -> Explanation:
-    """`explain` for token ids; decode makes a text of a translation's."""
-    found: Dict[str, Tuple[Found, float]] = {}
-    for name, (beam, actors) in systems(translator).items():
+    """`explain` for the token ids of each sentence's pieces.
+
+    Args:
+        decode: makes a text of a translation's token ids.
+        fill: puts the sentences' translations into the text.
+    """
+    pieces = [piece for sentence in sentences for piece in sentence]
+
+    def search(beam: int, actors: bool) -> List[List[Found]]:
+        """The best of each sentence's pieces."""
+        found = iter(translator.search(pieces, beam=beam, actors=actors) if pieces else [])
+        return [[best[0] for best in islice(found, len(sentence))] for sentence in sentences]
+
+    def translation(found: List[List[Found]], greedy: str, seconds: float) -> Translation:
+        output = written(found)
+        tokens = [token for sentence in found for piece in sentence for token in piece.tokens]
+        scores = [mean_score([(piece.score, len(piece.tokens)) for piece in sentence]) for sentence in found]
+        score = sum(scores) / max(1, len(scores))
+        words = differing_words(output, greedy)
+        return Translation(output, words, translator.symbols(tokens), score, round(1000 * seconds, 3))
+
+    def written(found: List[List[Found]]) -> str:
+        return fill([" ".join(decode(piece.tokens) for piece in sentence) for sentence in found])
+
+    found: Dict[str, Tuple[List[List[Found]], float]] = {}
+    for name, system in systems(translator).items():
+        search(*system)  # the first time takes longer: memory is got, and read
         started = time.perf_counter()
-        best = translator.search([source], beam=beam, actors=actors)[0][0]
-        found[name] = (best, 1000 * (time.perf_counter() - started))
-    greedy = decode(found["greedy"][0].tokens)
-    translations = {}
-    for name, (best, milliseconds) in found.items():
-        output = decode(best.tokens)
-        translations[name] = Translation(
-            output, differing_words(output, greedy), translator.symbols(best.tokens), best.score, round(milliseconds, 3)
-        )
+        best = search(*system)
+        found[name] = (best, time.perf_counter() - started)
+    greedy = written(found["greedy"][0])
     chosen = found["tg" if translator.layout.actor else "greedy"][0]
-    return Explanation(text, translations, trace_actions(translator, source, chosen.tokens))
+    outputs = [piece.tokens for sentence in chosen for piece in sentence]
+    actions = join_actions([trace_actions(translator, *both) for both in zip(pieces, outputs)])
+    translations = {name: translation(best, greedy, seconds) for name, (best, seconds) in found.items()}
+    return Explanation(text, translations, actions)
+
+
+def mean_score(pieces: Sequence[Tuple[float, int]]) -> float:
+    """A token's mean log-probability in all pieces, of that in each and its number of tokens."""
+    return sum(score * count for score, count in pieces) / max(1, sum(count for _, count in pieces))
 
 
 def trace_actions(
@@ -108,6 +148,20 @@ def trace_actions(
     attending = translator.layout.attending()
     layers = [_attention(attending, _layer(name)) for name in names]
     return Actions(translator.symbols(source, source=True), [_place(name) for name in names], layers, steps)
+
+
+def join_actions(parts: Sequence[Actions]) -> Actions:
+    """Those on the way to the translations of a text's pieces, as of one."""
+    source: List[str] = []
+    steps: List[Step] = []
+    for part in parts:
+        before = len(source)
+        for step in part.steps:
+            attention = [[(before + index, weight) for index, weight in layer] for layer in step.attention]
+            steps.append(replace(step, attention=attention))
+        source += part.source
+    first = parts[0] if parts else Actions([], [], [], [])
+    return replace(first, source=source, steps=steps)
 
 
 def _attention(attending: Sequence[int], layer: int) -> int:

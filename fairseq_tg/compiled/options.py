@@ -66,8 +66,8 @@ class ExplainOptions:
     """Of `fairseq-tg explain`."""
 
     model: str = option("a file that `fairseq-tg compile` made", positional=True)
-    text: str = option("a sentence", positional=True, metavar="TEXT")
+    text: str = option("one sentence, or several", positional=True, metavar="TEXT")
     json: bool = option("print JSON", False)
     svg: Optional[str] = option("write the picture to this file", None)
-    source_lang: Optional[str] = option("of a model of many languages: what the sentence is in", None)
+    source_lang: Optional[str] = option("of a model of many languages: what the text is in", None)
     target_lang: Optional[str] = option("and what to translate it into", None)

@@ -63,6 +63,8 @@ def as_terminal(explanation: Explanation, colours: bool) -> str:
         words = " ".join(f"{bold}{word}{plain}" if differs else word for word, differs in found.words)
         lines += [f"{name:<{width}}  {words}", f"{'':<{width}}  {found.milliseconds:.1f} ms, score {found.score:.3f}"]
     actions = explanation.actions
+    if not actions.steps:
+        return _coloured(lines, colours)  # no words were to be translated
     if not actions.places:
         return _coloured([*lines, "", "This model has no actors."], colours)
     most = strongest(actions)

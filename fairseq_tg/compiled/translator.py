@@ -206,6 +206,14 @@ class Translator:
             sources, list(map(self.limit, sources)), settings, threads or self.threads, prefixes, scores
         )
 
+    def warm(self) -> None:
+        """Search for a token with every engine, so that the first sentence takes no longer than others."""
+        short = copy(self)
+        short._max_len_a, short._max_len_b, short._min_len = 0.0, 1, 0
+        for actor in (None, *self._actors):
+            for beam in (1, 2):
+                short.search([self.encode("")], beam, 1, actor=actor)
+
     def trace(
         self,
         source: Sequence[int],

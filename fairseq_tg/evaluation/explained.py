@@ -31,7 +31,7 @@ def draw_examples(model: Any, task: Any, subset: Subset, examples: Sequence[Exam
         translator = Translator(CompiledModel(layout, text, source, target, b"", tensors, False))
         return {
             picture_name(example): as_svg(
-                explain_tokens(translator, translator.marked(list(tokens)[:-1]), example.source, subset.words)
+                explain_tokens(translator, [[translator.marked(list(tokens)[:-1])]], example.source, subset.words)
             )
             for example in examples
             for tokens in [subset.sources[example.index]]

@@ -13,9 +13,9 @@ def translation_answer(
     asked: TranslationRequest,
     drafts: Sequence[Draft],
     found: Sequence[List[Hypothesis]],
-    detected: Optional[Dict[str, Any]],
+    detected: Sequence[Optional[Dict[str, Any]]],
 ) -> Dict[str, Any]:
-    """found: of each sentence of all drafts its hypotheses, best first."""
+    """found: of each sentence of all drafts its hypotheses, best first; detected: of each draft its language."""
     by_text: List[Sequence[List[Hypothesis]]] = []
     at = 0
     for draft in drafts:
@@ -31,8 +31,8 @@ def translation_answer(
         return of_each(lambda draft, sentences: [getattr(best[0], name) for best in sentences])
 
     result: Dict[str, Any] = {"translatedText": of_each(lambda draft, sentences: _filled(draft, sentences, 0))}
-    if detected is not None:
-        result["detectedLanguage"] = of_each(lambda draft, sentences: detected)
+    if asked.source == "auto":
+        result["detectedLanguage"] = list(detected) if asked.is_list else detected[0]
     if asked.alternatives:
         result["alternatives"] = of_each(lambda draft, sentences: _alternatives(asked, draft, sentences))
     for name in ("scores", "tokens", "actions"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from starlette.middleware.cors import CORSMiddleware
@@ -15,9 +16,9 @@ from starlette.types import ASGIApp
 from fairseq_tg import __version__
 from fairseq_tg.compiled import Translator
 from fairseq_tg.serve.answers import translation_answer
-from fairseq_tg.serve.batching import Batcher, Order
+from fairseq_tg.serve.batching import Batcher, Order, Task
 from fairseq_tg.serve.bodies import ClientGone, is_multipart, read_fields
-from fairseq_tg.serve.drafts import Draft, count_sentences
+from fairseq_tg.serve.drafts import Draft
 from fairseq_tg.serve.forms import (
     Fields,
     TranslationRequest,
@@ -32,10 +33,10 @@ from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import Rates
-from fairseq_tg.serve.refusals import Refusal, invalid
-from fairseq_tg.serve.routes import Endpoint, Routes, answer, as_bytes, failed
+from fairseq_tg.serve.refusals import invalid
+from fairseq_tg.serve.routes import ENDING, Endpoint, Routes, answer, as_bytes, failed
 from fairseq_tg.serve.spec import make_spec
-from fairseq_tg.serve.systems import System
+from fairseq_tg.serve.systems import System, join_pieces
 
 #: Seconds after which a client that waits is looked after: most have their answer by then
 WATCH_AFTER = 0.05
@@ -49,19 +50,29 @@ class Pending:
 
     asked: TranslationRequest
     drafts: List[Draft]
-    detected: Optional[Dict[str, Any]]
+    detected: List[Optional[Dict[str, Any]]]
+    counts: List[int]  # of each sentence, its pieces
     order: Order
     started: float
 
 
-def _check_search(translator: Translator, asked: TranslationRequest) -> None:
-    """Refuse what this model has not got."""
+def _system(translator: Translator, asked: TranslationRequest) -> System:
+    """What was asked for, of a model that has it."""
     try:
         translator.check_beam(asked.beam, 1)
     except ValueError:
         raise invalid("beam parameter is more than this model's dictionary allows") from None
     if asked.named_actor is not None and asked.named_actor not in translator.actors:
         raise invalid("actor parameter is neither true nor false nor the name of one for these languages")
+    return System(
+        translator,
+        beam=asked.beam,
+        nbest=asked.alternatives + 1,
+        actor=asked.actor,
+        named_actor=asked.named_actor or (translator.actors[0] if asked.actor and translator.actors else None),
+        scores=asked.scores or asked.tokens or asked.actions,
+        actions=asked.actions,
+    )
 
 
 class Service:
@@ -71,9 +82,11 @@ class Service:
         self.options, self.models, self._keys = options, models, keys
         self.metrics = Metrics()
         self._batcher = Batcher(options.batching, self.metrics.batch)
+        self.is_full = self._batcher.is_full
         self._rates = Rates(options.limits.requests_per_minute)
         self._page = None if options.no_page else read_page()
-        self._refusals: Dict[str, bytes] = {}  # by when to come back
+        self._refusals: Dict[int, bytes] = {}  # by when to come back
+        self.ending = False  # of what is under way nothing will be done
 
     def app(self) -> ASGIApp:
         gets: Dict[str, Endpoint] = {
@@ -97,18 +110,15 @@ class Service:
     def close(self) -> None:
         self._batcher.close()
 
-    def refusal(self, headers: Sequence[Tuple[str, str]]) -> Optional[bytes]:
-        """What a request for a translation would be answered with, byte by byte, if there is no room for it."""
-        try:
-            self._batcher.check_room()
-            return None
-        except Refusal as refusal:
-            self.metrics.request("/translate", refusal.status)
-            wait = refusal.headers["Retry-After"]
-            if wait not in self._refusals:
-                content = answer({"error": refusal.message}, refusal.status, {**dict(headers), **refusal.headers})
-                self._refusals[wait] = as_bytes(content)
-            return self._refusals[wait]
+    def refusal(self, headers: Sequence[Tuple[str, str]]) -> bytes:
+        """What a request for a translation that there is no room for is answered with, byte by byte."""
+        self.metrics.request("/translate", 503)
+        wait = self._batcher.wait()
+        if wait not in self._refusals:
+            refusal = self._batcher.refusal()
+            content = answer({"error": refusal.message}, refusal.status, {**dict(headers), **refusal.headers})
+            self._refusals[wait] = as_bytes(content)
+        return self._refusals[wait]
 
     async def _translate(self, request: Request) -> Response:
         started = time.perf_counter()
@@ -140,7 +150,7 @@ class Service:
                 done.result()
                 conclude(self._end(pending))
             except asyncio.CancelledError:
-                conclude(failed(ClientGone(), self.metrics))
+                conclude(failed(ENDING if self.ending else ClientGone(), self.metrics))
             except Exception as error:
                 conclude(failed(error, self.metrics))
 
@@ -157,28 +167,29 @@ class Service:
     def _begin(self, fields: Fields, started: float) -> Pending:
         self._keys.check(fields.get("api_key"))
         asked = read_translation(fields, self.options.limits, self.options.beam)
-        translator, detected = self.models.find(asked.source, asked.target, " ".join(asked.texts))
-        _check_search(translator, asked)
-        drafts = [Draft.of(text, asked.html) for text in asked.texts]
-        too_many_sentences(count_sentences(drafts), self.options.limits)
-        named = asked.named_actor or (translator.actors[0] if asked.actor and translator.actors else None)
-        system = System(
-            translator,
-            beam=asked.beam,
-            nbest=asked.alternatives + 1,
-            actor=asked.actor,
-            named_actor=named,
-            scores=asked.scores or asked.tokens or asked.actions,
-            actions=asked.actions,
-        )
-        order = self._batcher.order(system, [sentence for draft in drafts for sentence in draft.sentences])
-        return Pending(asked, drafts, detected, order, started)
+        drafts, detected = [], []
+        tasks: List[List[Task]] = []  # of each sentence
+        for text in asked.texts:
+            draft = Draft.of(text, asked.html)
+            translator, language = self.models.find(asked.source, asked.target, " ".join(draft.sentences))
+            if translator is None:
+                draft = Draft(asked.html, [text])
+            else:
+                system = _system(translator, asked)
+                tasks += [[(system, piece) for piece in system.pieces(sentence)] for sentence in draft.sentences]
+            drafts.append(draft)
+            detected.append(language)
+            too_many_sentences(len(tasks), self.options.limits)
+        order = self._batcher.order([task for pieces in tasks for task in pieces])
+        return Pending(asked, drafts, detected, list(map(len, tasks)), order, started)
 
     def _end(self, pending: Pending) -> Response:
         asked, order = pending.asked, pending.order
         self.metrics.translation(sum(map(len, asked.texts)), time.perf_counter() - pending.started)
         timing = {"Server-Timing": f"translate;dur={1000 * order.seconds:.3f}"}
-        return answer(translation_answer(asked, pending.drafts, order.results, pending.detected), headers=timing)
+        results = iter(order.results)
+        found = [join_pieces(list(islice(results, count))) for count in pending.counts]
+        return answer(translation_answer(asked, pending.drafts, found, pending.detected), headers=timing)
 
     async def _wait(self, order: Order, request: Request) -> None:
         """Until the order is done; if the client goes, nothing more is done for it."""
@@ -207,9 +218,8 @@ class Service:
         self._rates.check(request.client.host if request.client else "")
         fields = await read_fields(request, self.options.limits)
         self._keys.check(fields.get("api_key"))
-        text = read_text(fields)
-        text = " ".join(text) if isinstance(text, list) else text
-        return answer(self.models.detect(text[: self.options.limits.max_characters]))
+        text = read_text(fields, self.options.limits)
+        return answer(self.models.detect(" ".join(text) if isinstance(text, list) else text))
 
     async def _languages(self, request: Request) -> Response:
         return answer(self.models.languages())

@@ -16,7 +16,8 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Callable, Hashable, List, NamedTuple, Optional, Sequence, Sized, Tuple
+from itertools import islice
+from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Sequence, Sized, Tuple
 
 from fairseq_tg.serve.options import Batching
 from fairseq_tg.serve.refusals import Refusal
@@ -31,12 +32,15 @@ REMEMBERED = 0.95
 #: one after another
 ANEW = 5
 
+#: Tokens from which on sentences cost more than one: less is what most have
+LONG = 64
+
 #: Of the threads that translate, beside that of the event loop
 NICE = 5
 
 
 class Work(ABC):
-    """What to do with a batch; batches are made of sentences whose `key` is the same."""
+    """What to do with a batch; batches are made of sentences whose `key` is the same, and of about one length."""
 
     key: Hashable
     cost: int = 1  # of a sentence, in sentences of greedy search
@@ -46,18 +50,38 @@ class Work(ABC):
         """The translations, in the order of the sentences."""
 
 
+#: A sentence, of which nothing is asked but its length, and what is to be done with it
+Task = Tuple[Work, Sized]
+#: What may be in one batch: the work's key, and what one of its sentences costs
+Kind = Tuple[Hashable, int]
+
+
+def kind_of(task: Task) -> Kind:
+    """Long sentences are by themselves, and few at a time: a short one in their batch would wait for them."""
+    work, sentence = task
+    doublings = (len(sentence) // LONG).bit_length()
+    return work.key, work.cost * (4 << doublings if doublings else 1)
+
+
 @dataclass(eq=False)
 class Order:
-    """The sentences of one request; all that is asked of a sentence is its length."""
+    """The sentences of one request."""
 
-    work: Work
-    sentences: Sequence[Sized]
-    waiting: List[int]  # those that no thread has taken
+    tasks: Sequence[Task]
+    waiting: Dict[Kind, List[Tuple[int, int]]]  # those that no thread has taken, the shortest first: length and index
+    cost: int  # of these
     since: float
     done: asyncio.Future
     results: List[Any]
+    share: int  # of the queue's room: the most that it counts
     left: int = 0
+    begun: bool = False
     seconds: float = 0.0  # that threads spent on its batches
+
+    @property
+    def counted(self) -> int:
+        """What it takes of the queue's room."""
+        return min(self.cost, self.share)
 
 
 Batch = List[Tuple[Order, int]]  # and which of its sentences
@@ -67,6 +91,7 @@ class Done(NamedTuple):
     """A batch that a thread is done with."""
 
     batch: Batch
+    cost: int
     results: List[Any]
     error: Optional[BaseException]
     seconds: float
@@ -79,11 +104,13 @@ class Batcher:
     options: Batching
     observe: Callable[[int, float], None] = lambda size, seconds: None  # of each batch
     waiting: int = 0  # what sentences cost that no thread has taken
+    _counted: int = 0  # and what of it counts for being full
     _taken: int = 0  # and those that threads are at work on
     _load: float = 0.0  # both, at their most lately
     _orders: OrderedDict[int, Order] = field(
         default_factory=OrderedDict
     )  # with waiting sentences, longest not served first
+    _begun: bool = False  # whether that for which the last batch was made has more
     _idle: int = 0
     _timer: Optional[asyncio.TimerHandle] = None
     _newest: float = 0.0  # when the last order came
@@ -95,26 +122,48 @@ class Batcher:
         self._patience = self.options.patience / 1000
         self._lock = threading.Lock()  # of all that says what waits and what is under way
 
-    def check_room(self) -> None:
-        """Refuse a request when the queue is full, with when to come back. The last may be longer than what is left."""
-        if self.waiting >= self.options.queue:
-            wait = math.ceil(self.waiting / self._rate) if self._rate else 1
-            raise Refusal(503, "The server is busy: try again later", {"Retry-After": str(min(max(wait, 1), 60))})
+    def is_full(self) -> bool:
+        return self._counted >= self.options.queue
 
-    def order(self, work: Work, sentences: Sequence[Sized]) -> Order:
-        """Have sentences translated: `done` of what comes back is set when all are."""
+    def wait(self) -> int:
+        """Seconds until who is refused should come back."""
+        return min(max(math.ceil(self.waiting / self._rate), 1), 60) if self._rate else 1
+
+    def refusal(self) -> Refusal:
+        return Refusal(503, "The server is busy: try again later", {"Retry-After": str(self.wait())})
+
+    def check_room(self) -> None:
+        """Refuse a request when the queue is full."""
+        if self.is_full():
+            raise self.refusal()
+
+    def order(self, tasks: Sequence[Task]) -> Order:
+        """Have sentences translated: `done` of what comes back is set when all are.
+
+        An order counts for half of the room that it finds, at most: however long it is, others find room beside it; and
+        after so many long ones as the room can be halved, the queue is full.
+        """
         self.check_room()
         loop = asyncio.get_running_loop()
-        # the shortest last: sentences are taken from the end
-        waiting = sorted(range(len(sentences)), key=lambda i: -len(sentences[i]))
+        waiting: Dict[Kind, List[Tuple[int, int]]] = {}
+        for length, index in sorted((len(sentence), index) for index, (_, sentence) in enumerate(tasks)):
+            waiting.setdefault(kind_of(tasks[index]), []).append((length, index))
         order = Order(
-            work, sentences, waiting, loop.time(), loop.create_future(), [None] * len(sentences), len(sentences)
+            tasks,
+            waiting,
+            sum(cost * len(sentences) for (_, cost), sentences in waiting.items()),
+            loop.time(),
+            loop.create_future(),
+            [None] * len(tasks),
+            share=max(1, (self.options.queue - self._counted) // 2),
+            left=len(tasks),
         )
-        if not sentences:
+        if not tasks:
             order.done.set_result(None)
             return order
         with self._lock:
-            self.waiting += len(sentences) * work.cost
+            self.waiting += order.cost
+            self._counted += order.counted
             self._orders[id(order)] = order
             self._newest = order.since
         self._dispatch()
@@ -124,7 +173,8 @@ class Batcher:
         """Whoever ordered has gone: what has not begun never will."""
         with self._lock:
             if self._orders.pop(id(order), None):
-                self.waiting -= len(order.waiting) * order.work.cost
+                self.waiting -= order.cost
+                self._counted -= order.counted
                 order.waiting.clear()
         order.done.cancel()
 
@@ -136,22 +186,29 @@ class Batcher:
         loop = asyncio.get_running_loop()
         with self._lock:
             while self._idle and self._orders:
-                oldest = next(iter(self._orders.values()))
+                oldest = self._oldest()
                 ready = min(self._newest, oldest.since + (ANEW - 1) * self._patience) + self._patience
-                batch = self._take_whole() if loop.time() < ready else self._take(oldest, self._size(oldest.work.cost))
-                if batch is None:
+                batch = self._take_whole() if loop.time() < ready else self._take(oldest)
+                if not batch:
                     if self._timer is None:
                         self._timer = loop.call_at(ready, self._patience_is_over)
                     return
                 self._pool.submit(self._translate, batch, loop)
 
-    def _take_whole(self) -> Optional[Batch]:
+    def _oldest(self) -> Order:
+        """Whose turn it is. What comes while a document is translated does not wait for the next of its batches; and
+        the document does not wait until nothing comes.
+        """
+        orders = self._orders.values()
+        return next((order for order in orders if order.begun != self._begun), next(iter(orders)))
+
+    def _take_whole(self) -> Batch:
         """The next batch, if as many wait as it should have."""
         if not self._orders:
-            return None
-        oldest = next(iter(self._orders.values()))
-        size = self._size(oldest.work.cost)
-        return self._take(oldest, size) if self.waiting >= size * oldest.work.cost else None
+            return []
+        oldest = self._oldest()
+        _, cost = next(iter(oldest.waiting))
+        return self._take(oldest) if self.waiting >= self._size(cost) * cost else []
 
     def _size(self, cost: int) -> int:
         """Of the next batch: a part of all that is under way, one for every thread, and one that is on its way.
@@ -168,58 +225,71 @@ class Batcher:
         self._timer = None
         self._dispatch()
 
-    def _take(self, oldest: Order, size: int) -> Batch:
-        """The next batch for an idle thread: the oldest order's shortest sentence, and others of about its length.
+    def _take(self, oldest: Order) -> Batch:
+        """The next batch for an idle thread: the oldest order's shortest sentence, and others of its kind.
 
         Orders give a sentence in turn, so that a long document leaves room for everyone's.
         """
+        kind = next(iter(oldest.waiting))
+        _, cost = kind
+        size = self._size(cost)
         self._load *= REMEMBERED
         self._idle -= 1
-        key = oldest.work.key
-        alike = [order for order in self._orders.values() if order.work.key == key]
+        # Who has the lock may be held up by others of the machine, and the event loop with it: little is looked at
         window = WINDOW * self.options.batch_size
-        found: Batch = []
-        depth = 1
+        having = ((order, order.waiting[kind]) for order in self._orders.values() if kind in order.waiting)
+        alike = list(islice(having, window))
+        found: List[Tuple[Tuple[int, int], Order]] = []
+        depth = 0
         while len(found) < window and alike:
-            found += [(order, order.waiting[-depth]) for order in alike[: window - len(found)]]
+            found += [(waiting[depth], order) for order, waiting in alike[: window - len(found)]]
             depth += 1
-            alike = [order for order in alike if len(order.waiting) >= depth]
+            alike = [both for both in alike if len(both[1]) > depth]
         first = found[0]
-        found.sort(key=lambda item: len(item[0].sentences[item[1]]))
+        found.sort(key=_length)
         at = found.index(first)
         start = max(0, min(at - size // 2, len(found) - size))
-        batch = found[start : start + size]
-        for order, index in batch:
-            order.waiting.remove(index)
+        batch: Batch = []
+        for sentence, order in found[start : start + size]:
+            batch.append((order, sentence[1]))
+            self._counted -= order.counted
+            order.cost -= cost
+            self._counted += order.counted
+            order.begun = True
+            waiting = order.waiting[kind]
+            waiting.remove(sentence)
+            if not waiting:
+                del order.waiting[kind]
             if order.waiting:
                 self._orders.move_to_end(id(order))  # the next batch is made around another's sentence
             else:
                 self._orders.pop(id(order), None)
-        self.waiting -= len(batch) * oldest.work.cost
-        self._taken += len(batch) * oldest.work.cost
+        self._begun = bool(oldest.waiting)
+        self.waiting -= len(batch) * cost
+        self._taken += len(batch) * cost
         return batch
 
-    def _translate(self, batch: Optional[Batch], loop: asyncio.AbstractEventLoop) -> None:
+    def _translate(self, batch: Batch, loop: asyncio.AbstractEventLoop) -> None:
         """On a thread: a batch, and others as long as there are whole ones."""
         while batch:
-            work, results, error = batch[0][0].work, [], None
+            tasks, results, error = [order.tasks[index] for order, index in batch], [], None
+            work, (_, cost) = tasks[0][0], kind_of(tasks[0])
             started = time.perf_counter()
             try:
-                results = work.run([order.sentences[index] for order, index in batch])
+                results = work.run([sentence for _, sentence in tasks])
             except BaseException as raised:
                 error = raised
-            done = Done(batch, results, error, time.perf_counter() - started)
+            done = Done(batch, len(batch) * cost, results, error, time.perf_counter() - started)
             with self._lock:
                 self._idle += 1
-                self._taken -= len(batch) * work.cost
+                self._taken -= done.cost
                 batch = self._take_whole()
             loop.call_soon_threadsafe(self._finish, done)
 
     def _finish(self, done: Done) -> None:
-        work = done.batch[0][0].work
         if done.error is None:
             self.observe(len(done.batch), done.seconds)
-            rate = self.options.threads * len(done.batch) * work.cost / max(done.seconds, 1e-6)
+            rate = self.options.threads * done.cost / max(done.seconds, 1e-6)
             self._rate += (rate - self._rate) * (0.05 if self._rate else 1.0)
             for (order, index), result in zip(done.batch, done.results):
                 order.results[index] = result
@@ -234,6 +304,10 @@ class Batcher:
                     order.done.set_exception(done.error)
                 self.cancel(order)
         self._dispatch()
+
+
+def _length(item: Tuple[Tuple[int, int], Order]) -> int:
+    return item[0][0]
 
 
 def _give_way() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Type
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from fairseq_tg.serve.forms import Fields, form_fields, parse_fields
+from fairseq_tg.serve.forms import Fields, form_fields, parse_fields, parse_form
 from fairseq_tg.serve.options import Limits
 from fairseq_tg.serve.refusals import Refusal, invalid
 
@@ -42,8 +42,13 @@ class Deadline:
 
 
 async def read_fields(request: Request, limits: Limits) -> Fields:
-    """The fields of a request, from JSON or a form of either kind."""
+    """The fields of a request, from JSON or a form of either kind; and those of its address that are not there."""
     body = await _read_body(request, limits)
+    there = parse_form(request.scope["query_string"], "the address has fields that are not UTF-8")
+    return {**there, **await _body_fields(request, body, limits)}
+
+
+async def _body_fields(request: Request, body: bytes, limits: Limits) -> Fields:
     kind = request.headers.get("content-type", "")
     if not is_multipart(kind):
         return parse_fields(body, kind)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, List, Optional, Sequence, Union
+from typing import Callable, List, Optional, Union
 
 import numpy as np
 
+from fairseq_tg.sentences import split_text
 from fairseq_tg.serve.markup import Block, split_html
-from fairseq_tg.serve.sentences import split_text
 from fairseq_tg.serve.tags import Tag, TaggedSentence, escape_text, is_opening, with_tags
 
 #: White space of HTML, as the space that it is shown as
@@ -46,7 +46,7 @@ class Draft:
 
     def _add_text(self, text: str) -> None:
         for piece, is_sentence in split_text(text):
-            if is_sentence and _has_words(piece):
+            if is_sentence:
                 self._add_sentence(piece)
             else:
                 self.parts.append(piece)
@@ -67,7 +67,7 @@ class Draft:
                 taken += 1
             own = [tag._replace(place=tag.place - start) for tag in tags[:taken]]
             del tags[:taken]
-            if not (is_sentence and _has_words(piece)):
+            if not is_sentence:
                 self.parts.append(with_tags(block.text[start:end], own))
             elif own:
                 tagged = TaggedSentence(piece, own)
@@ -94,14 +94,5 @@ class Draft:
         return escape_text(text) if self.html else text
 
 
-def _has_words(piece: str) -> bool:
-    """A line of dashes, say, stays one."""
-    return any(map(str.isalnum, piece))
-
-
 def _opens(tag: Tag) -> bool:
     return not tag.whole and is_opening(tag.text)
-
-
-def count_sentences(drafts: Sequence[Draft]) -> int:
-    return sum(len(draft.sentences) for draft in drafts)

@@ -41,10 +41,15 @@ def parse_fields(body: bytes, content_type: str) -> Fields:
         if not isinstance(fields, dict):
             raise Refusal(400, "Invalid JSON format")
         return fields
+    return parse_form(body, "the body is neither JSON nor a form in UTF-8")
+
+
+def parse_form(form: bytes, otherwise: str) -> Fields:
+    """The fields of a form as browsers write it, in a body or an address."""
     try:
-        parsed = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
+        parsed = parse_qs(form.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
     except ValueError:
-        raise invalid("the body is neither JSON nor a form in UTF-8") from None
+        raise invalid(otherwise) from None
     return form_fields(parsed)
 
 
@@ -58,8 +63,8 @@ def form_fields(values: Mapping[str, Sequence[Any]]) -> Dict[str, Any]:
     return {**fields, "q": texts if len(texts) > 1 else texts[0]} if texts else fields
 
 
-def read_text(fields: Fields) -> Union[str, List[str]]:
-    """`q`: a text, or a list of them."""
+def read_text(fields: Fields, limits: Limits) -> Union[str, List[str]]:
+    """`q`: a text, or a list of them, within the limits."""
     q = fields.get("q")
     if q is None or q == []:
         raise missing("q")
@@ -70,17 +75,16 @@ def read_text(fields: Fields) -> Union[str, List[str]]:
             text.encode()
         except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold
             raise invalid("q parameter is not UTF-8") from None
+    if isinstance(q, list) and len(q) > limits.max_texts:
+        raise _too_much(len(q), limits.max_texts)
+    characters = sum(map(len, q)) if isinstance(q, list) else len(q)
+    if characters > limits.max_characters:
+        raise _too_much(characters, limits.max_characters)
     return q
 
 
 def read_translation(fields: Fields, limits: Limits, default_beam: int) -> TranslationRequest:
-    q = read_text(fields)
-    texts = q if isinstance(q, list) else [q]
-    if len(texts) > limits.max_texts:
-        raise _too_much(len(texts), limits.max_texts)
-    characters = sum(map(len, texts))
-    if characters > limits.max_characters:
-        raise _too_much(characters, limits.max_characters)
+    q = read_text(fields, limits)
     languages = []
     for name in ("source", "target"):
         code = fields.get(name)
@@ -96,7 +100,7 @@ def read_translation(fields: Fields, limits: Limits, default_beam: int) -> Trans
     named = actor if isinstance(actor, str) and actor.lower() not in (*TRUE, *FALSE) else None
     alternatives = _number(fields, "alternatives", 0, 0, limits.max_beam - 1)
     return TranslationRequest(
-        texts=texts,
+        texts=q if isinstance(q, list) else [q],
         is_list=isinstance(q, list),
         source=languages[0],
         target=languages[1],
@@ -141,7 +145,7 @@ def _flag(fields: Fields, name: str, default: bool) -> bool:
     value = fields.get(name)
     if value is None:
         return default
-    word = str(value).lower() if isinstance(value, (bool, str)) else None
+    word = str(value).lower() if isinstance(value, (int, str)) else None
     if word in TRUE or word in FALSE:
         return word in TRUE
     raise invalid(f"{name} parameter is neither true nor false")

@@ -18,7 +18,7 @@ class Metrics:
     def __init__(self) -> None:
         registry = self._registry = CollectorRegistry()
         self._requests = Counter("tg_requests", "Requests, by path and status", ["path", "status"], registry=registry)
-        self._by_answer: Dict[Tuple[str, int], Counter] = {}
+        self._answers: Dict[Tuple[str, int], int] = {}  # since the page was made: its counters cost more than a refusal
         self._seconds = Histogram("tg_request_seconds", "Of a translation", buckets=_SECONDS, registry=registry)
         self._characters = Counter("tg_characters", "Of translated texts", registry=registry)
         self._sentences = Counter("tg_sentences", "Translated, with those whose client had gone", registry=registry)
@@ -37,10 +37,7 @@ class Metrics:
         self._busy.inc(seconds)
 
     def request(self, path: str, status: int) -> None:
-        counter = self._by_answer.get((path, status))
-        if counter is None:
-            counter = self._by_answer[path, status] = self._requests.labels(path, status)
-        counter.inc()
+        self._answers[path, status] = self._answers.get((path, status), 0) + 1
 
     def translation(self, characters: int, seconds: float) -> None:
         self._characters.inc(characters)
@@ -53,4 +50,7 @@ class Metrics:
         self._reloads.labels(outcome).inc()
 
     def page(self) -> bytes:
+        for answer, count in self._answers.items():
+            self._requests.labels(*answer).inc(count)
+        self._answers.clear()
         return generate_latest(self._registry)

@@ -30,6 +30,7 @@ class Served:
         self._translators: Dict[Pair, Translator] = {
             first: Translator(model, source_lang=first[0], target_lang=first[1], actors=own)
         }
+        self._translators[first].warm()
         self.actors = list(own)
 
     def pairs(self) -> List[Pair]:
@@ -102,11 +103,12 @@ class Models:
         return self._detector is not None or len({source for source, _ in self._by_pair}) == 1
 
     def languages(self) -> List[Dict[str, Any]]:
-        """As LibreTranslate lists them."""
-        targets: Dict[str, List[str]] = {code: [] for code in sorted(self._known)}
-        for source, target in sorted(self._by_pair):
-            targets[source].append(target)
-        return [{"code": code, "name": language_name(code), "targets": found} for code, found in targets.items()]
+        """As LibreTranslate lists them: each has itself among its targets."""
+        pairs = {*self._by_pair, *((code, code) for code in self._known)}
+        return [
+            {"code": code, "name": language_name(code), "targets": sorted(t for s, t in pairs if s == code)}
+            for code in sorted(self._known)
+        ]
 
     def settings(self) -> List[Dict[str, Any]]:
         """What the page has to know."""
@@ -127,8 +129,11 @@ class Models:
             "-".join(item.pairs()[0]) if len(item.sources) == 1 else f"{len(item.sources)} languages" for item in models
         )
 
-    def find(self, source: str, target: str, text: str) -> Tuple[Translator, Optional[Dict[str, Any]]]:
-        """What translates between two languages, and what was detected if the first is `auto`."""
+    def find(self, source: str, target: str, text: str) -> Tuple[Optional[Translator], Optional[Dict[str, Any]]]:
+        """What translates a text between two languages, and what was detected if the first is `auto`.
+
+        From a language into itself nothing has to.
+        """
         detected = None
         if source == "auto":
             detected = self.detect(text)[0]
@@ -137,6 +142,8 @@ class Models:
             if code not in self._known:
                 raise Refusal(400, f"{code[:20]} is not supported")
         found = self._by_pair.get((source, target))
+        if found is None and source == target:
+            return None, detected
         if found is None:
             raise Refusal(
                 400,

@@ -31,7 +31,8 @@ class Batching:
         "milliseconds that a sentence waits for others; up to five times that while they come", 2.0, range=(0, 1000)
     )
     queue: int = option(
-        "sentences of greedy search that may wait (one of beam k counts k times); beyond, the answer is 503",
+        "sentences of greedy search that may wait (one of beam k counts k times, a request for at most half of the "
+        "room that it finds); beyond, the answer is 503",
         256,
         least=1,
     )
@@ -56,6 +57,11 @@ class ServeOptions:
     )
     cors: Tuple[str, ...] = option("origin whose pages may call, or *; may be given several times", ())
     trusted_proxy: Optional[str] = option("address of a proxy whose X-Forwarded-For is believed", None)
+    drain_seconds: float = option(
+        "seconds that requests under way have after SIGTERM; those not done by then are answered with 503",
+        30.0,
+        range=(0, 86400),
+    )
     no_page: bool = option("no page at /", False)
     no_metrics: bool = option("no /metrics", False)
     batching: Batching = field(default_factory=Batching, metadata={"help": "how sentences are brought together"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from http import HTTPStatus
@@ -17,7 +18,8 @@ from fairseq_tg.serve.refusals import Refusal
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+#: Dataclasses as objects of their fields
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=vars).encode
 
 
 def answer(content: Any, status: int = 200, headers: Optional[Mapping[str, str]] = None) -> Response:
@@ -26,7 +28,11 @@ def answer(content: Any, status: int = 200, headers: Optional[Mapping[str, str]]
     return Response(_encode(content).encode(errors="replace"), status, {**common, **(headers or {})})
 
 
-def failed(error: Exception, metrics: Metrics) -> Response:
+#: Of what is under way when the time for it is over
+ENDING = Refusal(503, "The server is going down: try again later", {"Retry-After": "1"})
+
+
+def failed(error: BaseException, metrics: Metrics) -> Response:
     """What is answered instead."""
     if isinstance(error, Refusal):
         return answer({"error": error.message}, error.status, error.headers)
@@ -67,6 +73,8 @@ class Routes:
     async def _run(self, endpoint: Endpoint, request: Request) -> Response:
         try:
             return await endpoint(request)
+        except asyncio.CancelledError:  # which nobody but the server does, at its end
+            return failed(ENDING, self._metrics)
         except Exception as error:
             return failed(error, self._metrics)
 

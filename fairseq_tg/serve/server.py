@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import signal
 import socket
 import sys
@@ -24,8 +25,8 @@ from fairseq_tg.serve.options import ServeOptions
 
 #: Sent with every answer
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY"), ("Referrer-Policy", "no-referrer")]
-#: Seconds: of a connection without a request; of requests under way after SIGTERM
-KEEP_ALIVE, DRAINING = 60, 30
+#: Seconds: of a connection without a request; of those who take their answers when the end has come
+KEEP_ALIVE, LAST_ANSWERS = 60, 2
 
 
 def serve(options: ServeOptions) -> None:
@@ -52,8 +53,8 @@ def serve(options: ServeOptions) -> None:
             proxy_headers=options.trusted_proxy is not None,
             forwarded_allow_ips=options.trusted_proxy,
             timeout_keep_alive=KEEP_ALIVE,
-            timeout_graceful_shutdown=DRAINING,
-            http=Connection.using(lambda: service.refusal(HEADERS), service.translate_whole),
+            timeout_graceful_shutdown=math.ceil(options.drain_seconds) + LAST_ANSWERS,
+            http=Connection.using(service.is_full, lambda: service.refusal(HEADERS), service.translate_whole),
             ws="none",
             lifespan="off",
         )
@@ -121,6 +122,20 @@ class _Server(uvicorn.Server):
         else:
             self._service.metrics.reload("done")
             print("fairseq_tg: the models are read again", file=sys.stderr, flush=True)
+
+    async def shutdown(self, sockets: Optional[List[socket.socket]] = None) -> None:
+        timer = asyncio.get_running_loop().call_later(self._service.options.drain_seconds, self._give_up)
+        await super().shutdown(sockets)
+        timer.cancel()
+
+    def _give_up(self) -> None:
+        """Answer what is under way that it will not be done."""
+        self._service.ending = True
+        connections: List[Any] = list(self.server_state.connections)
+        for connection in connections:
+            connection.leave()
+        for task in self.server_state.tasks:
+            task.cancel()
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:

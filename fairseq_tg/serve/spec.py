@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from fairseq_tg import __version__
+from fairseq_tg.serve.forms import FALSE, TRUE
 from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
 
@@ -42,12 +43,12 @@ def make_spec(options: ServeOptions, models: Models) -> Dict[str, Any]:
     """Of this server, with its limits and languages."""
     codes = [item["code"] for item in models.languages()]
     sources = [*codes, "auto"] if models.detects() else codes
-    switch: Schema = {"type": "boolean"}
+    switch: Schema = {"enum": [True, False, 1, 0, *TRUE, *FALSE]}
     actor = {"anyOf": [switch, {**TEXT, "enum": models.actors()}]} if models.actors() else switch
     limits = options.limits
-    key = {"api_key": {**TEXT, "description": "needed if the operator says so"}}
+    key = {"api_key": {**TEXT, "description": "one of the operator's" if options.api_keys else "not looked at here"}}
     number = {"type": "integer"}
-    flag = {"type": "boolean", "default": False}
+    flag = {"enum": [True, False, 1, 0, *TRUE, *FALSE], "default": False}
     detection = {"type": "object", "properties": {"confidence": {"type": "number"}, "language": TEXT}}
     pair = {"type": "array", "minItems": 2, "maxItems": 2}
     step = {
@@ -69,17 +70,19 @@ def make_spec(options: ServeOptions, models: Models) -> Dict[str, Any]:
             "tg": {"type": "array", "items": pair, "description": "the same with actors"},
         },
     }
+    q = {
+        "anyOf": [
+            {**TEXT, "maxLength": limits.max_characters},
+            {"type": "array", "items": TEXT, "minItems": 1, "maxItems": limits.max_texts},
+        ],
+        "description": f"a text, or several with {limits.max_characters} characters in all",
+    }
+    required = ["api_key"] if options.api_keys else []
     translation_request = {
         "type": "object",
-        "required": ["q", "source", "target"],
+        "required": ["q", "source", "target", *required],
         "properties": {
-            "q": {
-                "anyOf": [
-                    {**TEXT, "maxLength": limits.max_characters},
-                    {"type": "array", "items": TEXT, "minItems": 1, "maxItems": limits.max_texts},
-                ],
-                "description": "a text, or several",
-            },
+            "q": q,
             "source": {**TEXT, "enum": sources, "description": "the language's code, or auto"},
             "target": {**TEXT, "enum": codes, "description": "the language's code"},
             "format": {**TEXT, "enum": ["text", "html"], "default": "text"},
@@ -180,8 +183,8 @@ def make_spec(options: ServeOptions, models: Models) -> Dict[str, Any]:
                 "Actions": actions,
                 "DetectionRequest": {
                     "type": "object",
-                    "required": ["q"],
-                    "properties": {"q": {**TEXT, "maxLength": limits.max_characters}, **key},
+                    "required": ["q", *required],
+                    "properties": {"q": q, **key},
                 },
                 "Error": {"type": "object", "required": ["error"], "properties": {"error": TEXT}},
             }

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Dict, Hashable, List, Optional, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Hashable, List, Optional, Sequence
 
 import numpy as np
 
-from fairseq_tg.compiled import InputError, Translator
+from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.alignment import align
 from fairseq_tg.compiled.engine import Found
-from fairseq_tg.compiled.explain import trace_actions
+from fairseq_tg.compiled.explain import Actions, join_actions, mean_score, trace_actions
+from fairseq_tg.compiled.pieces import encode_pieces
 from fairseq_tg.serve.batching import Work
 from fairseq_tg.serve.drafts import Aligned
-from fairseq_tg.serve.sentences import halves
-
-#: How much longer than its source a translation may be, in tokens, and still have room: without, it would be cut
-LONGER = 1.25
 
 
 @dataclass(frozen=True)
@@ -24,13 +21,24 @@ class Hypothesis:
     text: str
     score: float = 0.0  # a token's mean log-probability, as fairseq gives it
     tokens: Sequence[str] = ()
-    actions: Optional[Dict[str, Any]] = None
+    actions: Optional[Actions] = None
     alignment: Optional[np.ndarray] = None  # of its words with the source's, if there are tags to be placed
 
 
 @dataclass(frozen=True)
+class Piece:
+    """A sentence, or a part of one that is too long for the model."""
+
+    tokens: List[int]
+    aligned: Optional[Aligned] = None  # the sentence, if there are tags to be placed
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
 class System(Work):
-    """A model searched with or without its actors; a sentence gives its hypotheses, best first."""
+    """A model searched with or without its actors; a piece gives its hypotheses, best first."""
 
     translator: Translator
     beam: int = 1
@@ -49,15 +57,16 @@ class System(Work):
     def cost(self) -> int:  # type: ignore[override]
         return self.beam + 2 * self.actions  # which are found by going over the translation with the actors and without
 
-    def run(self, sentences: Sequence[Any]) -> List[List[Hypothesis]]:
-        pieces: List[List[int]] = []  # token ids; a sentence has one, or several if it is too long for the model
-        counts = []
-        for sentence in sentences:
-            encoded = encode_pieces(self.translator, sentence)
-            pieces += encoded
-            counts.append(len(encoded))
+    def pieces(self, sentence: str) -> List[Piece]:
+        """A sentence as the model takes it."""
+        pieces = encode_pieces(self.translator, sentence)
+        if isinstance(sentence, Aligned) and len(pieces) == 1:
+            return [Piece(pieces[0], sentence)]
+        return [Piece(tokens) for tokens in pieces]
+
+    def run(self, pieces: Sequence[Any]) -> List[List[Hypothesis]]:
         found = self.translator.search(
-            pieces,
+            [piece.tokens for piece in pieces],
             beam=self.beam,
             nbest=self.nbest,
             actors=self.actor,
@@ -65,48 +74,32 @@ class System(Work):
             threads=1,
             actor=self.named_actor,
         )
-        results, at = [], 0
-        for sentence, count in zip(sentences, counts):
-            both = zip(pieces[at : at + count], found[at : at + count])
-            joined = self._joined(
-                [[self._hypothesis(source, item, not rank) for rank, item in enumerate(best)] for source, best in both]
-            )
-            if isinstance(sentence, Aligned) and count == 1:
-                best = joined[0].text, found[at][0].tokens
-                alignment = align(self.translator, sentence, *best, self.actor, self.named_actor)
-                joined[0] = replace(joined[0], alignment=alignment)
-            results.append(joined)
-            at += count
-        return results
+        return [
+            [self._hypothesis(piece, item, not rank) for rank, item in enumerate(best)]
+            for piece, best in zip(pieces, found)
+        ]
 
-    def _hypothesis(self, source: List[int], found: Found, first: bool) -> Hypothesis:
-        text = self.translator.decode(found.tokens)
+    def _hypothesis(self, piece: Piece, found: Found, first: bool) -> Hypothesis:
+        text, chosen = self.translator.decode(found.tokens), (self.actor, self.named_actor)
+        hypothesis = Hypothesis(text)
+        if first and piece.aligned is not None:
+            alignment = align(self.translator, piece.aligned, text, found.tokens, *chosen)
+            hypothesis = replace(hypothesis, alignment=alignment)
         if not self.scores:
-            return Hypothesis(text)
+            return hypothesis
         actions = None
         if self.actions and first:
-            actions = asdict(trace_actions(self.translator, source, found.tokens, self.named_actor))
-        return Hypothesis(text, found.score, self.translator.symbols(found.tokens), actions)
-
-    @staticmethod
-    def _joined(pieces: List[List[Hypothesis]]) -> List[Hypothesis]:
-        if len(pieces) == 1:
-            return pieces[0]
-        best = [piece[0] for piece in pieces]
-        score = sum(item.score * len(item.tokens) for item in best) / max(1, sum(len(item.tokens) for item in best))
-        tokens = [token for item in best for token in item.tokens]
-        return [Hypothesis(" ".join(item.text for item in best), score, tokens, best[0].actions)]
+            actions = trace_actions(self.translator, piece.tokens, found.tokens, self.named_actor)
+        tokens = self.translator.symbols(found.tokens)
+        return replace(hypothesis, score=found.score, tokens=tokens, actions=actions)
 
 
-def encode_pieces(translator: Translator, sentence: str) -> List[List[int]]:
-    """A sentence's token ids, in as many pieces as the model needs, and as their translations have room for."""
-    short = len(sentence.strip()) < 2  # which may be too long by itself: others of its batch are not to blame
-    try:
-        tokens = translator.encode(sentence)
-        if short or len(tokens) * LONGER <= translator.limit(tokens):
-            return [tokens]
-    except InputError:
-        if short:
-            return [translator.encode("")]
-    first, second = halves(sentence)
-    return [*encode_pieces(translator, first), *encode_pieces(translator, second)]
+def join_pieces(pieces: Sequence[List[Hypothesis]]) -> List[Hypothesis]:
+    """Of a sentence its hypotheses, of those of its pieces; if there are several, it has the best of each."""
+    if len(pieces) == 1:
+        return pieces[0]
+    best = [piece[0] for piece in pieces]
+    tokens = [token for item in best for token in item.tokens]
+    score = mean_score([(item.score, len(item.tokens)) for item in best])
+    actions = [item.actions for item in best if item.actions is not None]
+    return [Hypothesis(" ".join(item.text for item in best), score, tokens, join_actions(actions) if actions else None)]

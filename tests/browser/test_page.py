@@ -79,13 +79,37 @@ def test_four_translations_marks_and_strip_are_those_of_explain(page: WebDriver,
     assert len(tokens) == len(actions["steps"])
     most = max(value for step in actions["steps"] for value in step["actions"])
     for token, step in zip(tokens, actions["steps"]):
-        head = token.find_element(By.CSS_SELECTOR, "[role=rowheader]")
+        head = token.find_element(By.CSS_SELECTOR, "[role=columnheader]")
         assert head.text == ("end" if step["token"] == "</s>" else step["token"])
         script = "return [...arguments[0].querySelectorAll('.cell')].map((cell) => cell.style.getPropertyValue('--a'))"
         assert [float(shade) for shade in page.execute_script(script, token)] == pytest.approx(
             [v / most for v in step["actions"]], abs=1e-4
         )
         assert ("changed" in token.get_attribute("class").split()) == (step["base"][0][0] != step["token"])
+
+
+def test_the_strip_is_read_as_it_is_drawn(page: WebDriver, sentence: str) -> None:
+    """A row for each place, in which the tokens are the columns."""
+    translate(page, sentence)
+    script = """return [...document.querySelectorAll('[role=grid] [role=row]')].map((row) =>
+        [row.textContent, ...row.getAttribute('aria-owns').split(' ').map((id) => document.getElementById(id))])"""
+    (_, *heads), *rows = page.execute_script(script)
+    tokens = page.find_elements(By.CSS_SELECTOR, ".token")
+    assert [head.text for head in heads] == [token.text for token in tokens]
+    assert [name for name, *_ in rows] == ["layer 1", "layer 2"]
+    for (name, *cells), place in zip(rows, (0, 1)):
+        assert cells == [token.find_elements(By.CSS_SELECTOR, ".cell")[place] for token in tokens]
+        assert all(name in cell.get_attribute("aria-label") for cell in cells)
+        tops = {cell.location["y"] for cell in cells}
+        assert len(tops) == len({head.location["y"] for head in heads})  # one for each line of tokens
+
+
+def test_shading_is_there_without_a_page_s_own_colours(page: WebDriver, sentence: str) -> None:
+    features = [{"name": "forced-colors", "value": "active"}]
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    translate(page, sentence)
+    cells = page.find_elements(By.CSS_SELECTOR, ".cell")
+    assert len({cell.value_of_css_property("background-color") for cell in cells}) > 1
 
 
 def details(page: WebDriver) -> List[List[str]]:

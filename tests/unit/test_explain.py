@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +16,13 @@ from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.alignment import _shares, align, units
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.engine import Engine, EngineError, SearchSettings
-from fairseq_tg.compiled.explain import ATTENDED, Actions, Explanation, Step, Translation, explain
+from fairseq_tg.compiled.explain import ATTENDED, Actions, Explanation, Step, Translation, explain, join_actions
 from fairseq_tg.compiled.extract import extract
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.compiled.pictures import as_svg, as_terminal, attended_words
 from fairseq_tg.differences import differing_words
+from fairseq_tg.models.actor_files import export_actor
+from fairseq_tg.serve.models import Served
 from tests.conftest import FAMILIES, Workspace, stir
 
 SOURCE, TARGET = [5, 9, 7, 4, 2], [6, 11, 4, 9, 2]
@@ -113,11 +117,70 @@ def test_four_systems_are_in_one_file(explanation: Explanation) -> None:
         assert [word for word, _ in found.words] == found.text.split() and found.tokens[-1] == "</s>"
         assert found.milliseconds > 0 > found.score
     tg = explanation.translations["tg"]
-    assert [step.token for step in explanation.actions.steps] == tg.tokens
-    assert [step.tg[0][0] for step in explanation.actions.steps][1:] == tg.tokens[1:]  # the first may not be the end
-    assert explanation.actions.places == ["layer 1", "layer 2"]
+    actions = explanation.actions
+    assert [step.token for step in actions.steps] == tg.tokens
+    assert [step.tg[0][0] for step in actions.steps][1:] == tg.tokens[1:]  # the first may not be the end
+    assert actions.places == ["layer 1", "layer 2"]
     greedy = explanation.translations["greedy"].text
     assert all(found.words == differing_words(found.text, greedy) for found in explanation.translations.values())
+
+
+def test_several_sentences_are_each_explained(workspace: Workspace, tmp_path: Path) -> None:
+    model = stir(workspace.actor_model("transformer"), 1.0)
+    compile_model(model, workspace.task(), Compilation("", str(tmp_path / "model.tg")))
+    translator = Translator.load(str(tmp_path / "model.tg"))
+    found, parts = explain(translator, "w1 w2 w3.\n\nW4 w5! --"), ("w1 w2 w3.", "W4 w5! --")
+    alone = [explain(translator, part) for part in parts]
+    assert found.actions == join_actions([one.actions for one in alone])
+    assert found.actions.source == [token for one in alone for token in one.actions.source]
+    assert [step.actions for step in found.actions.steps] == [s.actions for one in alone for s in one.actions.steps]
+    for name, translation in found.translations.items():
+        theirs = [one.translations[name] for one in alone]
+        assert translation.text == "\n\n".join(one.text for one in theirs)
+        assert translation.tokens == [token for one in theirs for token in one.tokens]
+        assert translation.score == pytest.approx(sum(one.score for one in theirs) / 2)
+    assert "layer 1  " in as_terminal(found, colours=False)
+    boxes = [box for box in ElementTree.fromstring(as_svg(found)).iter() if box.get("class") == "cell"]
+    assert len(boxes) == 2 * len(found.actions.steps)
+    nothing = explain(translator, "\n--")
+    assert nothing.translations["tg"].text == "\n--" and not nothing.actions.steps
+    assert "\n--" in as_terminal(nothing, colours=False) and as_svg(nothing)
+
+
+def test_a_search_is_timed_when_it_is_warm(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compile_model(workspace.base_model("transformer"), workspace.task(), Compilation("", str(tmp_path / "model.tg")))
+    translator = Translator.load(str(tmp_path / "model.tg"))
+    search, seen = translator.search, []
+
+    def cold(sources: Any, beam: int, actors: bool) -> Any:
+        time.sleep(0 if (beam, actors) in seen else 0.5)
+        seen.append((beam, actors))
+        return search(sources, beam=beam, actors=actors)
+
+    monkeypatch.setattr(translator, "search", cold)
+    assert all(found.milliseconds < 400 for found in explain(translator, "w1 w2").translations.values())
+
+
+def test_a_model_is_warm_when_it_is_served(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its base and its actors, by each search, of a token: a model may take long for more."""
+    path, actors = tmp_path / "base.tg", tmp_path / "actors.safetensors"
+    compile_model(workspace.base_model("transformer"), workspace.task(), Compilation("", str(path)))
+    export_actor(workspace.train("transformer", tmp_path / "tg", "--max-update", "1"), str(actors))
+    search, seen = Engine.search, []
+
+    def counted(self: Engine, sources: Any, limits: Any, settings: SearchSettings, *more: Any) -> Any:
+        seen.append((id(self), settings.beam, *limits))
+        return search(self, sources, limits, settings, *more)
+
+    monkeypatch.setattr(Engine, "search", counted)
+    served = Served(str(path), "base", {"a": str(actors)})
+    translator = served.translator(served.pairs()[0])
+    engines = [id(translator.engine(name)) for name in (None, "a")]
+    assert seen == [(engine, beam, 1) for engine in engines for beam in (1, 2)]
 
 
 def test_the_pictures_show_all_of_it(explanation: Explanation) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from html import unescape
 from pathlib import Path
 from typing import Any, List, Optional, Sequence, Tuple, cast
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 from urllib.parse import urlencode
 
 import numpy as np
@@ -20,13 +20,16 @@ import pytest
 import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from uvicorn.server import ServerState
 
 from fairseq_tg.compiled import InputError
 from fairseq_tg.compiled.alignment import units
+from fairseq_tg.compiled.pieces import encode_pieces
 from fairseq_tg.errors import UserError
+from fairseq_tg.sentences import halves, split_text
 from fairseq_tg.serve import server
-from fairseq_tg.serve.batching import NICE, Batcher, Work
-from fairseq_tg.serve.connections import is_whole_translation
+from fairseq_tg.serve.batching import LONG, NICE, Batcher, Order, Work
+from fairseq_tg.serve.connections import Connection, is_whole_translation
 from fairseq_tg.serve.drafts import Draft
 from fairseq_tg.serve.forms import parse_fields, read_translation
 from fairseq_tg.serve.keys import Keys
@@ -35,9 +38,7 @@ from fairseq_tg.serve.options import Batching, Limits, ServeOptions
 from fairseq_tg.serve.page import read_page
 from fairseq_tg.serve.rates import MOST_ADDRESSES, Rates
 from fairseq_tg.serve.refusals import Refusal
-from fairseq_tg.serve.sentences import halves, split_text
 from fairseq_tg.serve.server import KEEP_ALIVE, _Server
-from fairseq_tg.serve.systems import encode_pieces
 from fairseq_tg.serve.tags import is_closing, is_opening, tag_name
 
 # Sentences and HTML
@@ -238,6 +239,7 @@ def test_where_tags_end(page: str, expected: List[str]) -> None:
         (b'{"q": "a", "source": "a", "target": "b", "alternatives": -1}', "alternatives parameter must be >= 0"),
         (b'{"q": "a", "source": "a", "target": "b", "alternatives": [1]}', "alternatives parameter is not a number"),
         (b'{"q": "a", "source": "a", "target": "b", "scores": "maybe"}', "scores parameter is neither true nor false"),
+        (b'{"q": "a", "source": "a", "target": "b", "scores": 2}', "scores parameter is neither true nor false"),
         (b'{"q": "12345678901", "source": "a", "target": "b"}', r"request \(11\) exceeds text limit \(10\)"),
         (b'{"q": ["a", "a", "a"], "source": "a", "target": "b"}', r"request \(3\) exceeds text limit \(2\)"),
     ],
@@ -254,6 +256,7 @@ def test_a_form_and_json_say_the_same() -> None:
     )
     json = {"q": "a\nb", "source": "auto", "target": "en", "alternatives": 2.0, "scores": True, "beam": None}
     assert read_translation(form, Limits(), 1) == read_translation(json, Limits(), 1)
+    assert read_translation(form, Limits(), 1) == read_translation({**json, "scores": 1}, Limits(), 1)
     assert read_translation(json, Limits(), 1).beam == 3  # which three hypotheses need
 
 
@@ -337,6 +340,7 @@ def test_the_page_has_nothing_from_elsewhere() -> None:
     text = page.decode()
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert text.count("<script>") == text.count("<style>") == 1 and "innerHTML" not in text
+    assert "forced-colors: active" in text  # in which all boxes would have one ground
     for source in ("http:", "https:", "//cdn", "@import", "url("):
         assert source not in text.replace("http://www.w3.org/2000/svg", "")
 
@@ -359,11 +363,15 @@ class Slow(Work):
         return [sentence.upper() for sentence in sentences]
 
 
+def order(batcher: Batcher, work: Work, sentences: Sequence[str]) -> Order:
+    return batcher.order([(work, sentence) for sentence in sentences])
+
+
 def run_batches(scenario: Any, **options: Any) -> None:
     async def run() -> None:
         batcher = Batcher(Batching(**{"threads": 1, "batch_size": 4, **options}))
         await asyncio.wait_for(scenario(batcher), 20)
-        assert batcher.waiting == 0 and not batcher._orders
+        assert batcher.waiting == batcher._counted == 0 and not batcher._orders
         batcher.close()
 
     asyncio.run(run())
@@ -373,10 +381,10 @@ def test_what_arrives_together_is_translated_together() -> None:
     work, other = Slow(), Slow("other")
 
     async def scenario(batcher: Batcher) -> None:
-        orders = [batcher.order(work, [name]) for name in ("a", "b", "c")] + [batcher.order(other, ["d"])]
-        await asyncio.gather(*(order.done for order in orders))
-        assert [order.results for order in orders] == [["A"], ["B"], ["C"], ["D"]]
-        empty = batcher.order(work, [])
+        orders = [order(batcher, work, [name]) for name in ("a", "b", "c")] + [order(batcher, other, ["d"])]
+        await asyncio.gather(*(ordered.done for ordered in orders))
+        assert [ordered.results for ordered in orders] == [["A"], ["B"], ["C"], ["D"]]
+        empty = order(batcher, work, [])
         await empty.done
 
     run_batches(scenario, patience=200.0)  # whatever else the machine is at
@@ -389,10 +397,10 @@ def test_patience_begins_anew_while_sentences_come() -> None:
     async def scenario(batcher: Batcher) -> None:
         orders = []
         for name in "abc":
-            orders.append(batcher.order(work, [name]))
+            orders.append(order(batcher, work, [name]))
             await asyncio.sleep(0.4)  # less than the patience, all of them more
         assert not work.batches
-        await asyncio.gather(*(order.done for order in orders))
+        await asyncio.gather(*(ordered.done for ordered in orders))
 
     run_batches(scenario, patience=1000.0)
     assert [sorted(batch) for batch in work.batches] == [["a", "b", "c"]]
@@ -402,9 +410,9 @@ def test_a_long_document_does_not_hold_up_a_short_one() -> None:
     work = Slow()
 
     async def scenario(batcher: Batcher) -> None:
-        document = batcher.order(work, ["x" * (10 + n % 5) for n in range(40)])
+        document = order(batcher, work, ["x" * (10 + n % 5) for n in range(40)])
         await asyncio.sleep(0.01)
-        shorts = [batcher.order(work, ["y" * length]) for length in (1, 100)]
+        shorts = [order(batcher, work, ["y" * length]) for length in (1, 100)]
         await asyncio.gather(*(short.done for short in shorts))
         assert not document.done.done() and len(work.batches) <= 6
         await document.done
@@ -414,13 +422,48 @@ def test_a_long_document_does_not_hold_up_a_short_one() -> None:
     assert all(len(batch) <= 4 for batch in work.batches)
 
 
+def test_a_short_sentence_comes_next_after_the_batch_that_is_under_way() -> None:
+    """Also where that was the document's; and the document does not wait until no short one comes."""
+    work, other = Slow(seconds=0.2), Slow("other")
+
+    async def scenario(batcher: Batcher) -> None:
+        document = order(batcher, work, ["x" * LONG] * 9)
+        for _ in range(3):
+            await asyncio.sleep(0.1)
+            done = len(work.batches)
+            first, second = order(batcher, work, ["y"]), order(batcher, other, ["z"])
+            await first.done
+            assert work.batches[done] == ["y"] and not other.batches
+            await second.done
+            assert [batch[0][0] for batch in work.batches[done : done + 2]] == ["y", "x"]
+            other.batches.clear()
+        await document.done
+
+    run_batches(scenario, patience=0.0)
+
+
+def test_long_sentences_are_few_at_a_time_and_without_short_ones() -> None:
+    """Or a short one would wait for a batch of them, which takes as long as many of its own."""
+    work = Slow()
+
+    async def scenario(batcher: Batcher) -> None:
+        document = order(batcher, work, ["x" * (2 * LONG + n) for n in range(20)] + ["z"])
+        shorts = [order(batcher, work, ["y" * n]) for n in range(1, 10)]
+        await asyncio.gather(document.done, *(short.done for short in shorts))
+        assert document.results[0] == "X" * 2 * LONG and document.results[-1] == "Z"
+
+    run_batches(scenario, batch_size=32)
+    assert all({len(text) // LONG for text in batch} in ({0}, {2}) for batch in work.batches)
+    assert max(len(batch) for batch in work.batches if len(batch[0]) > LONG) == 2
+
+
 def test_sentences_that_cost_more_come_in_smaller_batches() -> None:
     """A batch of a wide beam would be as long as many of greedy search, and hold up what comes then."""
     work = Slow()
     work.cost = 8
 
     async def scenario(batcher: Batcher) -> None:
-        await batcher.order(work, [str(number) for number in range(25)]).done
+        await order(batcher, work, [str(number) for number in range(25)]).done
 
     run_batches(scenario, batch_size=32, threads=2, queue=1000)
     assert max(map(len, work.batches)) == 4 and sum(map(len, work.batches)) == 25
@@ -430,29 +473,51 @@ def test_a_full_queue_refuses_at_once_and_gone_clients_make_room() -> None:
     work = Slow(seconds=0.5)  # whatever else the machine is at
 
     async def scenario(batcher: Batcher) -> None:
-        first = batcher.order(work, ["a"] * 12)
+        first = [order(batcher, work, ["a"]) for _ in range(9)]  # and one of them is begun
         await asyncio.sleep(0.01)
         with pytest.raises(Refusal) as refusal:
-            batcher.order(work, ["b"] * 8)
+            order(batcher, work, ["b"] * 8)
         assert refusal.value.status == 503 and int(refusal.value.headers["Retry-After"]) >= 1
-        batcher.cancel(first)
-        second = batcher.order(work, ["b"] * 8)
+        for ordered in first:
+            batcher.cancel(ordered)
+        second = order(batcher, work, ["b"] * 8)
         await second.done
-        assert first.done.cancelled()
+        assert all(ordered.done.cancelled() for ordered in first)
 
     run_batches(scenario, queue=8, patience=0.0)
     assert sum(batch.count("a") for batch in work.batches) <= 4  # one batch had begun
+
+
+def test_a_long_order_leaves_room_for_others_and_many_of_them_do_not() -> None:
+    work = Slow()
+
+    async def scenario(batcher: Batcher) -> None:
+        documents = [order(batcher, work, ["x"] * 300)]
+        shorts = [order(batcher, work, ["y"]) for _ in range(12)]
+        while True:
+            try:
+                batcher.check_room()
+            except Refusal:
+                break
+            documents.append(order(batcher, work, ["x"] * 300))
+        assert 2 <= len(documents) <= 6  # of 32, each takes half of what is left
+        await asyncio.gather(*(short.done for short in shorts))
+        assert not documents[0].done.done()
+        for document in documents:
+            batcher.cancel(document)
+
+    run_batches(scenario, queue=32)
 
 
 def test_a_thread_goes_on_while_the_event_loop_is_at_something_else() -> None:
     work = Slow()
 
     async def scenario(batcher: Batcher) -> None:
-        order = batcher.order(work, ["a"] * 12)
+        ordered = order(batcher, work, ["a"] * 12)
         time.sleep(1)  # nothing is taken from the thread, and nothing given to it
         assert len(work.batches) == 3
-        await order.done
-        assert order.results == ["A"] * 12
+        await ordered.done
+        assert ordered.results == ["A"] * 12
 
     run_batches(scenario, patience=0.0)
 
@@ -466,7 +531,7 @@ def test_threads_that_translate_give_way_to_the_event_loop() -> None:
             return super().run(sentences)
 
     async def scenario(batcher: Batcher) -> None:
-        await batcher.order(Looks(), ["a"]).done
+        await order(batcher, Looks(), ["a"]).done
 
     run_batches(scenario)
     assert priorities == [min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICE)]
@@ -474,7 +539,7 @@ def test_threads_that_translate_give_way_to_the_event_loop() -> None:
 
 def test_a_batch_that_fails_fails_its_own_requests_alone() -> None:
     async def scenario(batcher: Batcher) -> None:
-        bad, good = batcher.order(Slow("1"), ["bad", "a"]), batcher.order(Slow("2"), ["a"])
+        bad, good = order(batcher, Slow("1"), ["bad", "a"]), order(batcher, Slow("2"), ["a"])
         await good.done
         with pytest.raises(RuntimeError):
             await bad.done
@@ -501,6 +566,30 @@ def test_a_batch_that_fails_fails_its_own_requests_alone() -> None:
 def test_what_may_be_refused_unread(head: str, whole: bool) -> None:
     assert is_whole_translation(f"POST /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode()) == whole
     assert not is_whole_translation(f"GET /translate HTTP/1.1\r\n{head}\r\n\r\n{{}}".encode())
+
+
+def test_a_refusal_is_sent_at_once_and_counted_once() -> None:
+    """Without the event loop; what may not be refused unread is parsed, and counted by whoever answers it."""
+    request = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n%s\r\n{}"
+    transport, counted = Mock(), []
+
+    def refuse() -> bytes:
+        counted.append(True)
+        return b"HTTP/1.1 503"
+
+    async def run() -> None:
+        config = uvicorn.Config(Mock(), ws="none", lifespan="off")
+        config.load()
+        connection = Connection.using(lambda: True, refuse, Mock())(config, ServerState(), {})
+        connection.connection_made(transport)
+        for _ in range(3):
+            connection.data_received(request % b"")
+        assert transport.write.call_args_list == [call(b"HTTP/1.1 503")] * 3 and len(counted) == 3
+        assert connection.asked and connection.timeout_keep_alive_task is None
+        connection.data_received(request % b"Origin: https://a.example\r\n")
+        assert len(counted) == 3 and not connection._is_free()
+
+    asyncio.run(run())
 
 
 def test_signals_before_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,8 @@ def split_text(text: str) -> List[Piece]:
         for space, content in ((line[:start], sentences), (line[start + len(sentences) :], "")):
             pieces += [(space, False)] if space else []
             pieces += _sentences(content) if content else []
-    return pieces
+    # a line of dashes, say, stays one
+    return [(piece, is_sentence and any(map(str.isalnum, piece))) for piece, is_sentence in pieces]
 
 
 def _sentences(line: str) -> List[Piece]:
