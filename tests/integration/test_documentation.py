@@ -56,20 +56,10 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines = (text / f"{'train' if split == 'all' else split}.{side}").read_text().splitlines()[:size]
             encoded = [" ".join(pieces.encode(line, out_type=str)) for line in lines]
             (directory / f"{split}.{side}").write_text("\n".join(encoded) + "\n")
+    shutil.copy(directory / "valid.src", directory / "mono.src")
     # (a beam of 35 is for dictionaries of at least 70 symbols)
-    prepare = [
-        "fairseq-preprocess",
-        "--padding-factor",
-        "128",
-        "-s",
-        "src",
-        "-t",
-        "tgt",
-        "--validpref",
-        directory / "valid",
-        "--workers",
-        "1",
-    ]
+    prepare = ["fairseq-preprocess", "--padding-factor", "128", "-s", "src", "-t", "tgt", "--workers", "1"]
+    prepare += ["--validpref", directory / "valid"]
     known = directory / "base-bin" / "dict.src.txt"
     run(*prepare, "--trainpref", directory / "all", "--destdir", directory / "base-bin", "--joined-dictionary")
     run(
@@ -90,12 +80,9 @@ def languages(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("languages")
     world = make_world(shared / "world")
     shutil.copytree(world.data, directory / "data-bin")
+    for path in (directory / "data-bin").glob("valid.*"):  # what is read at the end of all
+        shutil.copy(path, path.with_name(path.name.replace("valid", "test")))
     shutil.copy(world.base("m2m"), directory / "base.pt")
-    text = [f"{world.directory}/train.{side}-en.{side}" for side in ("aa", "bb")]
-    sentencepiece.SentencePieceTrainer.train(
-        input=",".join(text), model_prefix=str(directory / "sp"), vocab_size=40, model_type="word", minloglevel=2,
-        hard_vocab_limit=False,
-    )  # fmt: skip
     (directory / "fairseq_tg").symlink_to(USER_DIR)
     return directory
 
