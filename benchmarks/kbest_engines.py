@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, NamedTuple
 
 import fairseq_tg
 
@@ -38,11 +38,38 @@ def build(engine: str, args: argparse.Namespace, out: Path) -> float:
     return float(found.group(1))
 
 
-def chosen(path: Path) -> List[Any]:
-    """The chosen hypothesis of every sentence."""
+class Sentence(NamedTuple):
+    """What was found of one."""
+
+    chosen: Any
+    tokens: List[Any]  # of every hypothesis, in their order
+    scores: List[float]
+
+
+def read(path: Path) -> List[Sentence]:
     with gzip.open(path / "kbest.jsonl.gz", "rt") as file:
-        sentences = [json.loads(line) for line in file]
-    return [s["hypotheses"][s["chosen"][0]]["tokens"] if s.get("chosen") else None for s in sentences]
+        lists = [json.loads(line) for line in file]
+    return [
+        Sentence(
+            one["hypotheses"][one["chosen"][0]]["tokens"] if one.get("chosen") else None,
+            [hypothesis["tokens"] for hypothesis in one["hypotheses"]],
+            [hypothesis["score"] for hypothesis in one["hypotheses"]],
+        )
+        for one in lists
+    ]
+
+
+def compare(ours: List[Sentence], theirs: List[Sentence]) -> Dict[str, float]:
+    """How often they agree; where rounding turns a tie, hypotheses change places."""
+    pairs = list(zip(ours, theirs))
+    moved = sum(x != y for a, b in pairs for x, y in zip(a.tokens, b.tokens))
+    return {
+        "same_chosen_hypothesis": round(sum(a.chosen == b.chosen for a, b in pairs) / len(pairs), 4),
+        "same_lists": round(sum(a.tokens == b.tokens for a, b in pairs) / len(pairs), 4),
+        "hypotheses_in_other_places": moved,
+        "hypotheses": sum(len(a.tokens) for a in ours),
+        "largest_difference_of_scores": max(abs(x - y) for a, b in pairs for x, y in zip(a.scores, b.scores)),
+    }
 
 
 def main() -> None:
@@ -61,16 +88,15 @@ def main() -> None:
         for turn in range(args.turns):
             for engine in args.engines:
                 rates[engine].append(build(engine, args, Path(directory) / f"{engine}-{turn}"))
-        lists = {engine: chosen(Path(directory) / f"{engine}-0") for engine in args.engines}
+        lists = {engine: read(Path(directory) / f"{engine}-0") for engine in args.engines}
     first, results = args.engines[0], {}
     for engine, values in rates.items():
-        agreeing = sum(a == b for a, b in zip(lists[first], lists[engine]))
         ratios = sorted(fast / slow for slow, fast in zip(rates[first], values))
         results[engine] = {
             "sentences_per_second": statistics.median(values),
             "ratio": round(statistics.median(ratios), 2),
             "ratio_range": [round(ratios[0], 2), round(ratios[-1], 2)],
-            "same_chosen_hypothesis": round(agreeing / len(lists[first]), 4),
+            **compare(lists[engine], lists[first]),
         }
     print(json.dumps({**results, "beam": args.beam, "batch_size": args.batch_size}, indent=2))
 
