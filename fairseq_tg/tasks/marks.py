@@ -25,6 +25,8 @@ TG = "tg_"
 MASK = "<mask>"
 #: fairseq's tasks whose models want language symbols
 MARKING = ("translation_multi_simple_epoch", "translation_from_pretrained_bart")
+#: Options that name a pair
+SIDES = ("source_lang", "target_lang")
 
 
 class Frame(NamedTuple):
@@ -141,7 +143,7 @@ class MarkedTask(FairseqTask):
 
         The model would translate into a wrong language, without a word.
         """
-        theirs = str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+        theirs = task_name(recorded)
         if theirs != self.parent and theirs in MARKING:
             raise UserError(
                 f"the checkpoint is of --task {theirs}, whose language symbols --task {TG}{self.parent} does not know: "
@@ -213,6 +215,11 @@ def recorded_langs(recorded: Mapping[str, Any]) -> Optional[str]:
     if langs is None and file is None and pairs and "-" in pairs:
         return ",".join(sorted({lang for pair in pairs.split(",") for lang in pair.split("-")}))  # as fairseq does
     return langs
+
+
+def task_name(recorded: Mapping[str, Any]) -> str:
+    """fairseq's name of the task that a checkpoint was trained in, also where it was ours."""
+    return str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
 
 
 def recorded_task(model_config: Any) -> Mapping[str, Any]:
