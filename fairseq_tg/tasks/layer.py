@@ -2,7 +2,6 @@
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 import argparse
-import math
 import os
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
 from fairseq_tg.criterions.cross_entropy import check_trains_actors_only, trains_actors
 from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
+from fairseq_tg.decoding.options import check_search
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.one_copy import WithoutWeights
 from fairseq_tg.models.actor_files import build_from_actor_file
@@ -148,15 +148,6 @@ def naming_sizes() -> Iterator[None]:
         raise
 
 
-def check_search(args: Any) -> None:
-    """Refuse what no search can be made with."""
-    if getattr(args, "beam", 1) < 1:
-        raise UserError(f"--beam {args.beam}: give at least 1")
-    for name in ("lenpen", "unkpen", "temperature", "max_len_a"):
-        if not math.isfinite(getattr(args, name, 0.0)):
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: give a number")
-
-
 class TGTask(ListTask):
     """The layer: translation with a model and actors, where no sentence is lost; comes before the parent task."""
 
@@ -262,7 +253,7 @@ class TGTask(ListTask):
         return iterator
 
     def build_generator(self, models: List[Any], args: Any, *more: Any, **kwargs: Any) -> Any:
-        check_search(args)
+        check_search(args, len(self.target_dictionary))
         files = len(self._actor_files)
         if files not in (0, 1, len(models)):
             raise UserError(f"{files} files in --actor-weights for {len(models)} models: give one, or one for each")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fairseq_tg.errors import UserError
-from tests.conftest import USER_DIR, Workspace, run, run_forked, run_process, run_tg, write_corpus
+from tests.conftest import IN_PROCESS, USER_DIR, Workspace, run, run_forked, run_process, run_tg, write_corpus
 
 
 class Evil:
@@ -189,6 +189,35 @@ def test_translating(workspace, files):
             workspace.generate(*flags)
         (line,) = str(error.value).splitlines()
         assert message in line
+
+
+SEARCHES = [
+    (["--beam", "0"], "--beam 0: give at least 1"),
+    (["--beam", "100000"], "--beam 100000 is too large for a dictionary of {size}: give at most {most}"),
+    (["--beam", "4", "--nbest", "9"], "--nbest 9 of a beam of 4: give 1 to 4"),
+    (["--beam", "4", "--nbest", "0"], "--nbest 0 of a beam of 4: give 1 to 4"),
+    (["--beam", "4", "--nbest", "-1"], "--nbest -1 of a beam of 4: give 1 to 4"),
+    (["--lenpen", "nan"], "--lenpen nan: give a number"),
+]
+
+
+@pytest.mark.parametrize("flags, message", SEARCHES, ids=[" ".join(flags) for flags, _ in SEARCHES])
+def test_searches(workspace, tmp_path, flags, message):
+    """fairseq would find fewer hypotheses than were asked for, without a word, or end in a traceback."""
+    base, size = workspace.bases["transformer"], len(workspace.task().target_dictionary)
+    message = message.format(size=size, most=(size - 1) // 2)
+    (tmp_path / "lines").write_text("w1 w2\n")
+    (tmp_path / "corpus").mkdir()
+    interactive = ["--user-dir", USER_DIR, "--task", "tg_translation", "--input", tmp_path / "lines", "--path", base]
+    for search in (
+        lambda: workspace.generate(base, *flags),
+        lambda: workspace.generate(base, *flags, "--kbest-dir", tmp_path / "corpus"),
+        lambda: run("fairseq-interactive", workspace.data, *interactive, *flags, *IN_PROCESS),
+    ):
+        with pytest.raises(UserError) as error:
+            search()
+        assert error.value.args == (message,)
+    assert not list((tmp_path / "corpus").iterdir())
 
 
 @pytest.mark.parametrize(

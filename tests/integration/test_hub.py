@@ -51,3 +51,9 @@ def test_translations_are_those_of_fairseq_interactive(family: str, tmp_path: Pa
 def test_an_actor_file_of_another_base_is_refused() -> None:
     with pytest.raises(UserError, match="lstm"):
         TGTransformerModel.from_pretrained(str(FILES), "transformer.pt", actor_weights=str(FILES / "lstm.safetensors"))
+
+
+def test_a_search_that_cannot_be_is_refused() -> None:
+    hub = TGTransformerModel.from_pretrained(str(FILES), "tg_transformer.pt", data_name_or_path=str(FILES))
+    with pytest.raises(UserError, match="--nbest 9 of a beam of 4: give 1 to 4"):
+        hub.generate([hub.encode(LINES[0])], beam=4, nbest=9)
