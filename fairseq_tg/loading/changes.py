@@ -15,6 +15,7 @@
 | ``FastaDataset._build_index`` | names of data files are no shell commands |
 | ``BARTModel.set_beam_size`` | it would have attention leave out sources, in trainings and other searches, too |
 | the registry of ``--bpe`` | `characters` and `bytes` have no config there, which every command needs of a name |
+| fairseq-interactive's ``buffered_read`` | status 1 if lines were left out: see `tell_at_the_end`, which tasks call |
 | encoder layers of fairseq 0.12.2 | both generations have the same models: see `_remove_fast_path` |
 """
 
@@ -28,7 +29,7 @@ import shutil
 import sys
 import tarfile
 from types import SimpleNamespace
-from typing import Any, Callable, List
+from typing import Any, Callable, Iterator, List
 
 import torch
 from fairseq import checkpoint_utils, file_utils, utils
@@ -54,6 +55,9 @@ _READERS = (
     *("models.speech_to_text.xm_transformer", "models.text_to_speech.vocoder", "data.codedataset"),
     "modules.quantization.pq.em",
 )
+
+#: The numbers of those sentences that fairseq-interactive has read, and that a task left out
+LEFT_OUT: List[int] = []
 
 #: What --patience has counted, in the extra state of a checkpoint
 PATIENCE = "patience"
@@ -126,6 +130,26 @@ def _with_patience(load: Callable[..., Any]) -> Callable[..., Any]:
         return (extra_state, *rest)
 
     return load_all
+
+
+def tell_at_the_end() -> None:
+    """Have fairseq-interactive end with status 1 if sentences were left out.
+
+    Its reader of lines is asked for more when all before are translated and printed. (Its module sets logging up, too.)
+    """
+    interactive: Any = sys.modules.get("fairseq_cli.interactive")
+    if interactive is None or hasattr(interactive.buffered_read, "__wrapped__"):
+        return
+    read = interactive.buffered_read
+
+    @functools.wraps(read)
+    def read_all(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        LEFT_OUT.clear()
+        yield from read(*args, **kwargs)
+        if LEFT_OUT:
+            raise UserError(f"{len(LEFT_OUT)} of the sentences were too long and not translated: see above")
+
+    interactive.buffered_read = read_all
 
 
 def _copy_whole(source: str, target: str, overwrite: bool = False) -> bool:

@@ -10,7 +10,17 @@ import pytest
 import torch
 
 from fairseq_tg.errors import UserError
-from tests.conftest import IN_PROCESS, USER_DIR, Workspace, run, run_forked, run_process, run_tg, write_corpus
+from tests.conftest import (
+    IN_PROCESS,
+    USER_DIR,
+    Workspace,
+    hypotheses,
+    run,
+    run_forked,
+    run_process,
+    run_tg,
+    write_corpus,
+)
 
 
 class Evil:
@@ -218,6 +228,28 @@ def test_searches(workspace, tmp_path, flags, message):
             search()
         assert error.value.args == (message,)
     assert not list((tmp_path / "corpus").iterdir())
+
+
+LONG = " ".join(["w1"] * 100_000)
+
+
+@pytest.mark.parametrize("flags", [[], ["--buffer-size", "3", "--batch-size", "3"], ["--max-tokens", "9"]])
+def test_a_line_that_is_too_long_is_left_out(workspace, flags):
+    """Alone in what is read at once, and among others; too long for the model, and for a batch."""
+    lines = ["w1 w2", LONG, "w3", "w4 w4", "w1 " * 2000, "w2 w1"]
+    common = [workspace.data, "--user-dir", USER_DIR, "--task", "tg_translation", *IN_PROCESS]
+    common += ["--path", workspace.bases["transformer"], "--max-len-b", "20", *flags]
+    done = run_forked("fairseq-interactive", *common, stdin="".join(f"{line}\n" for line in lines))
+    errors = [line for line in done.stderr.splitlines() if line.startswith("fairseq_tg: ")]
+    assert [line[: line.index("tokens")] for line in errors[:-1]] == [
+        "fairseq_tg: sentence 1 is left out: it has 100001 ",
+        "fairseq_tg: sentence 4 is left out: it has 2001 ",
+    ]
+    assert errors[-1] == "fairseq_tg: error: 2 of the sentences were too long and not translated: see above"
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    short = [line for line in lines if len(line) < 100]
+    alone = hypotheses(run_forked("fairseq-interactive", *common, stdin="".join(f"{line}\n" for line in short)).stdout)
+    assert hypotheses(done.stdout) == dict(zip((0, 2, 3, 5), alone.values())) and len(alone) == 4
 
 
 @pytest.mark.parametrize(

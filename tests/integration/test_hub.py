@@ -53,6 +53,13 @@ def test_an_actor_file_of_another_base_is_refused() -> None:
         TGTransformerModel.from_pretrained(str(FILES), "transformer.pt", actor_weights=str(FILES / "lstm.safetensors"))
 
 
+def test_a_sentence_that_is_too_long_is_refused() -> None:
+    """The translations of a list go by their places: none may be missing."""
+    hub = TGTransformerModel.from_pretrained(str(FILES), "tg_transformer.pt", data_name_or_path=str(FILES))
+    with pytest.raises(UserError, match="a sentence is too long for the model"):
+        hub.translate([LINES[0], "w1 " * 2000])
+
+
 def test_a_search_that_cannot_be_is_refused() -> None:
     hub = TGTransformerModel.from_pretrained(str(FILES), "tg_transformer.pt", data_name_or_path=str(FILES))
     with pytest.raises(UserError, match="--nbest 9 of a beam of 4: give 1 to 4"):
