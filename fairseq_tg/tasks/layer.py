@@ -32,7 +32,7 @@ from fairseq_tg.objectives import OBJECTIVES
 from fairseq_tg.tasks.damage import naming_damage
 from fairseq_tg.tasks.lists import ListOptions, ListTask
 from fairseq_tg.tasks.marks import recorded_task
-from fairseq_tg.tasks.sizes import leave_out_too_long, naming_sizes
+from fairseq_tg.tasks.sizes import leave_out_too_long, naming_memory, naming_sizes
 from fairseq_tg.tasks.validation import Scoring, log_bleu
 from fairseq_tg.tokenizers import FLAG, HELP, find_tokenizer, load_tokenizer
 
@@ -277,7 +277,8 @@ class TGTask(ListTask):
         self, generator: Any, models: List[Any], sample: Dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         sample = without_typed_padding(sample, self.source_dictionary.pad())
-        return super().inference_step(generator, models, sample, *args, **kwargs)
+        with naming_memory(len(sample["net_input"]["src_tokens"])):
+            return super().inference_step(generator, models, sample, *args, **kwargs)
 
     @cached_property
     def scoring(self) -> Scoring:

@@ -1,4 +1,4 @@
-"""Sentences that are too long for a model or a batch."""
+"""Sentences that are too long for a model or a batch, and batches that are too large for the memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Iterator, List
 import numpy as np
 from fairseq.data import BaseWrapperDataset
 
+from fairseq_tg.compiled.library import EngineError
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.changes import LEFT_OUT
 
@@ -24,6 +25,25 @@ def naming_sizes() -> Iterator[None]:
         if "max_tokens" in str(error):
             raise UserError(f"{error}: give more --max-tokens, or --batch-size alone") from None
         raise
+
+
+@contextmanager
+def naming_memory(sentences: int) -> Iterator[None]:
+    """What there is no memory for, in one line, whichever search it is.
+
+    (Of a GPU's, whose exception is another, fairseq's trainer knows what to do.)
+    """
+    try:
+        yield
+    except EngineError as error:
+        raise UserError(str(error)) from None
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "can't allocate memory" not in str(error):  # torch's words
+            raise
+        raise UserError(
+            f"not enough memory for a batch of {sentences} sentences: make it (--batch-size, --max-tokens), or the "
+            "beam, smaller"
+        ) from None
 
 
 class Some(BaseWrapperDataset):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fairseq_tg.compiled.engine import Engine, EngineError
 from fairseq_tg.errors import UserError
 from tests.conftest import (
     IN_PROCESS,
@@ -250,6 +251,25 @@ def test_a_line_that_is_too_long_is_left_out(workspace, flags):
     short = [line for line in lines if len(line) < 100]
     alone = hypotheses(run_forked("fairseq-interactive", *common, stdin="".join(f"{line}\n" for line in short)).stdout)
     assert hypotheses(done.stdout) == dict(zip((0, 2, 3, 5), alone.values())) and len(alone) == 4
+
+
+#: Of the engine, of numpy where results are to go, and of torch
+NO_MEMORY = [
+    (EngineError("not enough memory for a batch of 3 sentences"), "not enough memory for a batch of 3 sentences"),
+    (MemoryError("Unable to allocate 9 GiB"), r"memory for a batch of \d+ sentences: make it \(--batch-size"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), r"not enough memory for a batch of \d+ sentences"),
+]
+
+
+@pytest.mark.parametrize("error, message", NO_MEMORY, ids=["engine", "numpy", "torch"])
+def test_a_search_without_memory(workspace, tmp_path, monkeypatch, error, message):
+    def search(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(Engine, "search", search)
+    for flags in ([], ["--kbest-dir", tmp_path / "corpus", "--kbest-engine", "native"]):
+        with pytest.raises(UserError, match=message):
+            workspace.generate(workspace.bases["transformer"], "--beam", "4", *flags)
 
 
 @pytest.mark.parametrize(
