@@ -37,13 +37,18 @@ class FromPretrainedBARTTask(TranslationFromPretrainedBARTTask):
         return self.cfg  # as the parent calls it, and fairseq's tasks no longer do
 
     def build_generator(
-        self, models: List[Any], args: Any, seq_gen_cls: Any = None, extra_gen_cls_kwargs: Optional[Dict] = None
+        self,
+        models: List[Any],
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: Optional[Dict] = None,
+        **more: Any,
     ) -> Any:
-        # The parent's own leaves out all searches but plain beam search, and `seq_gen_cls`
+        # The parent's own leaves out all searches but plain beam search, and what follows `args`
         if getattr(args, "score_reference", False):
             return super().build_generator(models, args)
         extra = {**(extra_gen_cls_kwargs or {}), "eos": self.tgt_dict.index(f"[{self.cfg.target_lang}]")}
-        return TranslationTask.build_generator(self, models, args, seq_gen_cls, extra)
+        return TranslationTask.build_generator(self, models, args, seq_gen_cls, extra, **more)
 
     def build_dataset_for_inference(
         self, src_tokens: List[Tensor], src_lengths: List[int], constraints: Optional[Tensor] = None

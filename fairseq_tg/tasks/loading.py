@@ -17,9 +17,10 @@ from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.loading.one_copy import one_copy
 from fairseq_tg.models import families  # noqa: F401 (registers what checkpoints name)
+from fairseq_tg.names import TG
 from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translation  # noqa: F401
 from fairseq_tg.tasks.layer import TGTaskOptions
-from fairseq_tg.tasks.marks import MARKING, SIDES, TG, as_typed, recorded_langs, split_pairs, task_name
+from fairseq_tg.tasks.marks import MARKING, SIDES, as_typed, recorded_langs, split_pairs, task_name
 from fairseq_tg.tasks.validation import ScoringOptions
 
 #: Options of a task that name files of their own

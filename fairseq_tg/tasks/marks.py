@@ -5,22 +5,23 @@ from __future__ import annotations
 import ast
 import os
 from argparse import Namespace
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import LanguagePairDataset, ListDataset
-from fairseq.tasks import FairseqTask
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, FairseqTask
 from fairseq.tasks.translation import load_langpair_dataset
 from fairseq.utils import split_paths
 from omegaconf import OmegaConf
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.splits import indexable
+from fairseq_tg.names import TG
 from fairseq_tg.tasks.damage import naming_damage
 
-TG = "tg_"
 #: Of BART's pretraining: a mark, too, in the dictionaries of models that it was done with
 MASK = "<mask>"
 #: fairseq's tasks whose models want language symbols
@@ -137,6 +138,15 @@ class MarkedTask(FairseqTask):
         while words and words[-1] == eos:
             words.pop()
         return words
+
+    @classmethod
+    def of_record(cls, recorded: Mapping[str, Any]) -> Dict[str, Any]:
+        """The options of this task that a checkpoint of its parent recorded, as they are typed."""
+        name = TG + cls.parent
+        known = [field.name for field in fields(TASK_DATACLASS_REGISTRY[name]) if recorded.get(field.name) is not None]
+        options = {option: as_typed(recorded.get(option)) for option in known}
+        langs = recorded_langs(recorded)
+        return {**options, **({"langs": langs} if langs else {}), "_name": name}
 
     def check_trained_with(self, recorded: Mapping[str, Any]) -> None:
         """Refuse a checkpoint whose task, as it recorded it, puts marks where this one does not.
