@@ -16,6 +16,7 @@
 | ``BARTModel.set_beam_size`` | it would have attention leave out sources, in trainings and other searches, too |
 | the registry of ``--bpe`` | `characters` and `bytes` have no config there, which every command needs of a name |
 | fairseq-interactive's ``buffered_read`` | status 1 if lines were left out: see `tell_at_the_end`, which tasks call |
+| ``SampledMultiEpochDataset`` | a training goes on in the pass over the data in which it stopped: see `_in_its_pass` |
 | encoder layers of fairseq 0.12.2 | both generations have the same models: see `_remove_fast_path` |
 """
 
@@ -36,6 +37,7 @@ from fairseq import checkpoint_utils, file_utils, utils
 from fairseq.data import LanguagePairDataset
 from fairseq.data.encoders import BPE_REGISTRY
 from fairseq.data.fasta_dataset import FastaDataset
+from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.file_io import PathManager
 from fairseq.models.bart import BARTModel
@@ -130,6 +132,22 @@ def _with_patience(load: Callable[..., Any]) -> Callable[..., Any]:
         return (extra_state, *rest)
 
     return load_all
+
+
+def _in_its_pass(begin: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+    """fairseq's ``_next_virtual_epoch``, also for a training that goes on within a pass (--virtual-epoch-size).
+
+    A pass has an order, drawn with its first epoch. Begun in a later one, fairseq would draw another with that: some
+    sentences would be trained on twice, and others not at all.
+    """
+
+    @functools.wraps(begin)
+    def begin_epoch(self: Any, epoch: int) -> None:
+        if self._random_global_indices is None and self._get_epoch_start_index(epoch):
+            begin(self, epoch - (epoch - 1) % self.num_virtual_epochs)
+        begin(self, epoch)
+
+    return begin_epoch
 
 
 def tell_at_the_end() -> None:
@@ -249,6 +267,7 @@ LanguagePairDataset.__init__ = _check_sides(LanguagePairDataset.__init__)
 _build_index = FastaDataset._build_index
 FastaDataset._build_index = lambda self, path: _build_index(self, shlex.quote(path))
 BARTModel.set_beam_size = lambda self, beam: None  # what a generator of fairseq's asks for; it only saves time
+SampledMultiEpochDataset._next_virtual_epoch = _in_its_pass(SampledMultiEpochDataset._next_virtual_epoch)
 _give_configs()
 read_data_only_in(checkpoint_utils, read_state)
 for _name in _READERS:

@@ -318,6 +318,16 @@ def test_training_goes_on_exactly(world, tmp_path):
     assert all(torch.equal(a[name], b[name]) for name in a) and a
 
 
+def test_training_goes_on_exactly_in_a_pass_of_several_epochs(world, tmp_path):
+    """Of 480 sentences, 100 an epoch: the second of five is the first of a training that goes on."""
+    epochs = ["--virtual-epoch-size", "100", "--sampling-method", "temperature", "--sampling-temperature", "2"]
+    whole = world.train("m2m", tmp_path / "whole", *epochs, "--max-epoch", "3")
+    world.train("m2m", tmp_path / "parts", *epochs, "--max-epoch", "1")
+    parts = world.train("m2m", tmp_path / "parts", *epochs, "--max-epoch", "3")
+    (a, b) = (split_tensors(load_checkpoint(path)["model"])[1] for path in (whole, parts))
+    assert all(torch.equal(a[name], b[name]) for name in a) and a
+
+
 HYDRA = {
     "m2m": ("tg_transformer", ["lang_pairs='aa-en,en-bb'", "encoder_langtok=src", "decoder_langtok=true"]),
     "mbart25": ("tg_bart", ["source_lang=aa", "target_lang=en"]),
