@@ -225,6 +225,7 @@ class TGTask(ListTask):
                 # Given no batches, fairseq-generate divides by the time that they took; and it has no other way out
                 raise SystemExit(0)
             return batches
+        shard = 0
         if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
             # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
             shards, shard = self._command.dataset.num_shards, self._command.dataset.shard_id
@@ -242,6 +243,13 @@ class TGTask(ListTask):
         # was interrupted would go on with other batches. They are made as for epoch 1, whenever that is.
         with naming_sizes():
             iterator = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)
+        batches = len(iterator.frozen_batches)
+        if shard >= batches > 0:
+            # fairseq-generate divides by what it has translated
+            raise UserError(
+                f"shard {shard} has nothing to do: there {'is 1 batch' if batches == 1 else f'are {batches} batches'}; "
+                "give fewer --num-shards, or smaller batches"
+            )
         if not known:
             dataset.set_epoch(epoch)
             iterator.epoch = max(epoch, 1)

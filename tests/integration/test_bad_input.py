@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -251,6 +252,32 @@ def test_a_line_that_is_too_long_is_left_out(workspace, flags):
     short = [line for line in lines if len(line) < 100]
     alone = hypotheses(run_forked("fairseq-interactive", *common, stdin="".join(f"{line}\n" for line in short)).stdout)
     assert hypotheses(done.stdout) == dict(zip((0, 2, 3, 5), alone.values())) and len(alone) == 4
+
+
+def test_a_shard_without_sentences(workspace):
+    shards = ["--num-shards", "2", "--batch-size", "999", "--shard-id"]
+    assert hypotheses(workspace.generate(workspace.bases["transformer"], *shards, "0"))
+    with pytest.raises(UserError, match="shard 1 has nothing to do: there is 1 batch; give fewer --num-shards"):
+        workspace.generate(workspace.bases["transformer"], *shards, "1")
+
+
+def validate(workspace, path, *flags):
+    """The loss that fairseq-validate logs."""
+    flags = ["--valid-subset", "valid", "--batch-size", "8", "--log-format", "json", *IN_PROCESS, *flags]
+    flags = [workspace.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", path, *flags]
+    done = run_forked("fairseq-validate", *flags)
+    found = re.findall(r'"valid_loss": "([\d.]+)"', done.stdout + done.stderr)
+    return found[-1] if found else done.stderr
+
+
+def test_validating_with_an_actor_file(workspace, tmp_path):
+    """fairseq-validate takes the task from the checkpoint, and would leave the file unread."""
+    tg = workspace.train("transformer", tmp_path, "--lr", "0.1")
+    run_tg("actor", "export", tg, tmp_path / "actor.safetensors")
+    base = workspace.bases["transformer"]
+    acted = validate(workspace, base, "--actor-weights", tmp_path / "actor.safetensors")
+    assert acted == validate(workspace, tg) != validate(workspace, base) and float(acted) > 0
+    assert "error: no actor file at 'none'" in validate(workspace, base, "--actor-weights", "none")
 
 
 #: Of the engine, of numpy where results are to go, and of torch
