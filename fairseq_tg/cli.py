@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Type
 
 from fairseq_tg import __version__
 from fairseq_tg.arguments import Parser, add_options, at_least, read_options
+from fairseq_tg.compiled.library import EngineError
 from fairseq_tg.compiled.options import Compilation, ExplainOptions, SearchOptions, Translation
 from fairseq_tg.errors import INTERRUPTED, UserError, printable, report_in_one_line
 from fairseq_tg.evaluation.options import BenchOptions, ReportOptions
@@ -369,6 +370,12 @@ def _main(argv: Optional[List[str]]) -> None:
                 sys.stdout.flush()
     except BrokenPipeError:
         os._exit(1)  # who read our output has gone
+    except EngineError as error:
+        raise UserError(str(error)) from None
+    except MemoryError:
+        raise UserError(
+            "there is not enough memory: take a smaller model, batch or beam, or a machine with more"
+        ) from None
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Sequence
 
+#: What the names of our tasks begin with, before the one of fairseq's that each extends
+TG = "tg_"
 #: Of --actor
 ACTORS = ("gate", "ff", "ff2", "rnn", "linear")
 #: Of --actor-sites

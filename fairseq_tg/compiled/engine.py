@@ -331,7 +331,9 @@ class Engine:
         results = Results(_at(found_tokens), _at(found_lengths), _at(found_scores), _at(positional), most + 1)
         model = self._model_for(settings.actors)
         if self._library.tg_search(model, ctypes.byref(request), threads, ctypes.byref(results)):
-            raise EngineError(f"not enough memory for a batch of {len(sources)} sentences: make it smaller")
+            raise EngineError(
+                f"not enough memory for a batch of {len(sources)} sentences: make it, or the beam, smaller"
+            )
         for table in self._tables:
             self._files.page_out(table.ctypes.data, table.nbytes)
         if self._tables:

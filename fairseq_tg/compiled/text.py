@@ -43,6 +43,8 @@ def _sentencepiece(model: bytes) -> Tuple[Function, Function]:
     try:
         processor.LoadFromSerializedProto(model)
     except RuntimeError as error:
+        if "bad_alloc" in str(error):  # it says so of some of its allocations; of others it raises the other error
+            raise MemoryError(str(error)) from None
         raise TextError(f"the subword model is not one of sentencepiece's ({error})") from None
     return (
         lambda line: " ".join(processor.Encode(line, out_type=str)),

@@ -26,6 +26,7 @@ from fairseq_tg.corpus.pairs import Pair, PairsDataset
 from fairseq_tg.corpus.scoring import score_words
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.corpus.sources import ChangedSources, asks_for_changes, source_changes
+from fairseq_tg.decoding.options import check_search
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from fairseq_tg.loading.splits import indexable
@@ -95,11 +96,7 @@ class CorpusRun:
         for source, target in self.task.pairs:
             if source == target:
                 raise UserError(f"a corpus of {source}-{target} has one file for both sides: give two languages")
-        beam, vocabulary = self.root.generation.beam, len(self.task.target_dictionary)
-        if 2 * beam > vocabulary - 1:  # fairseq looks at 2k continuations, of all symbols but padding
-            raise UserError(
-                f"--beam {beam} is too large for a dictionary of {vocabulary}: give at most {(vocabulary - 1) // 2}"
-            )
+        check_search(self.root.generation, len(self.task.target_dictionary))
         if self.cfg.kbest_from and self.cfg.kbest_refresh:
             raise UserError("give --kbest-from or --kbest-refresh, not both")
         if self.cfg.kbest_block < 1:

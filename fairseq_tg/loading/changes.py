@@ -15,6 +15,8 @@
 | ``FastaDataset._build_index`` | names of data files are no shell commands |
 | ``BARTModel.set_beam_size`` | it would have attention leave out sources, in trainings and other searches, too |
 | the registry of ``--bpe`` | `characters` and `bytes` have no config there, which every command needs of a name |
+| fairseq-interactive's ``buffered_read`` | status 1 if lines were left out: see `tell_at_the_end`, which tasks call |
+| ``SampledMultiEpochDataset`` | a training goes on in the pass over the data in which it stopped: see `_in_its_pass` |
 | encoder layers of fairseq 0.12.2 | both generations have the same models: see `_remove_fast_path` |
 """
 
@@ -28,13 +30,14 @@ import shutil
 import sys
 import tarfile
 from types import SimpleNamespace
-from typing import Any, Callable, List
+from typing import Any, Callable, Iterator, List
 
 import torch
 from fairseq import checkpoint_utils, file_utils, utils
 from fairseq.data import LanguagePairDataset
 from fairseq.data.encoders import BPE_REGISTRY
 from fairseq.data.fasta_dataset import FastaDataset
+from fairseq.data.multilingual.sampled_multi_epoch_dataset import SampledMultiEpochDataset
 from fairseq.dataclass import FairseqDataclass
 from fairseq.file_io import PathManager
 from fairseq.models.bart import BARTModel
@@ -54,6 +57,9 @@ _READERS = (
     *("models.speech_to_text.xm_transformer", "models.text_to_speech.vocoder", "data.codedataset"),
     "modules.quantization.pq.em",
 )
+
+#: The numbers of those sentences that fairseq-interactive has read, and that a task left out
+LEFT_OUT: List[int] = []
 
 #: What --patience has counted, in the extra state of a checkpoint
 PATIENCE = "patience"
@@ -126,6 +132,42 @@ def _with_patience(load: Callable[..., Any]) -> Callable[..., Any]:
         return (extra_state, *rest)
 
     return load_all
+
+
+def _in_its_pass(begin: Callable[[Any, int], None]) -> Callable[[Any, int], None]:
+    """fairseq's ``_next_virtual_epoch``, also for a training that goes on within a pass (--virtual-epoch-size).
+
+    A pass has an order, drawn with its first epoch. Begun in a later one, fairseq would draw another with that: some
+    sentences would be trained on twice, and others not at all.
+    """
+
+    @functools.wraps(begin)
+    def begin_epoch(self: Any, epoch: int) -> None:
+        if self._random_global_indices is None and self._get_epoch_start_index(epoch):
+            begin(self, epoch - (epoch - 1) % self.num_virtual_epochs)
+        begin(self, epoch)
+
+    return begin_epoch
+
+
+def tell_at_the_end() -> None:
+    """Have fairseq-interactive end with status 1 if sentences were left out.
+
+    Its reader of lines is asked for more when all before are translated and printed. (Its module sets logging up, too.)
+    """
+    interactive: Any = sys.modules.get("fairseq_cli.interactive")
+    if interactive is None or hasattr(interactive.buffered_read, "__wrapped__"):
+        return
+    read = interactive.buffered_read
+
+    @functools.wraps(read)
+    def read_all(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        LEFT_OUT.clear()
+        yield from read(*args, **kwargs)
+        if LEFT_OUT:
+            raise UserError(f"{len(LEFT_OUT)} of the sentences were too long and not translated: see above")
+
+    interactive.buffered_read = read_all
 
 
 def _copy_whole(source: str, target: str, overwrite: bool = False) -> bool:
@@ -225,6 +267,7 @@ LanguagePairDataset.__init__ = _check_sides(LanguagePairDataset.__init__)
 _build_index = FastaDataset._build_index
 FastaDataset._build_index = lambda self, path: _build_index(self, shlex.quote(path))
 BARTModel.set_beam_size = lambda self, beam: None  # what a generator of fairseq's asks for; it only saves time
+SampledMultiEpochDataset._next_virtual_epoch = _in_its_pass(SampledMultiEpochDataset._next_virtual_epoch)
 _give_configs()
 read_data_only_in(checkpoint_utils, read_state)
 for _name in _READERS:

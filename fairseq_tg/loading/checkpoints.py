@@ -18,7 +18,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 from fairseq import checkpoint_utils
-from omegaconf import DictConfig, ListConfig
+from fairseq.tasks import TASK_REGISTRY
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from fairseq_tg.loading.arrays import ARRAYS
 from fairseq_tg.loading.data_only import allow, is_archive, load_data
 from fairseq_tg.loading.one_copy import one_copy, tensors_are_taken
 from fairseq_tg.memory import MappedFiles
+from fairseq_tg.names import TG
 
 #: What fairseq's checkpoints hold beside tensors and plain containers: the flags and, after `--eval-bleu`, numpy.
 ALLOWED_GLOBALS: List[Any] = [Namespace, *ARRAYS]
@@ -86,10 +88,32 @@ def load_checkpoint(
     except OmegaConfBaseException as error:  # a value that names another which is not there
         raise _not_a_checkpoint(path, error) from None
     _override_base(state["cfg"]["model"], arg_overrides or {})
+    _take_up_task(state, arg_overrides or {})
     state["model"] = without_extras(state["model"])
     if tensors_are_taken():
         state["model"] = one_copy(state["model"])
     return state
+
+
+def _take_up_task(state: Dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Have a base's task, as it is recorded, be ours if an actor file is given for it.
+
+    The hub and fairseq-validate take the task from the checkpoint, with what they are given in the place of options
+    that it has: fairseq's own task would have no place for the file.
+    """
+    if not overrides.get("actor_weights"):
+        return
+    recorded = state["cfg"]["task"]
+    recorded = vars(recorded) if isinstance(recorded, Namespace) else recorded
+    name = str(recorded.get("_name") or recorded.get("task"))
+    if not name.startswith(TG):
+        task = TASK_REGISTRY.get(TG + name)
+        if task is None:
+            raise UserError(f"--actor-weights is for translation models, and this is one of --task {name}")
+        options = task.of_record(recorded)
+        with open_dict(state["cfg"]):
+            state["cfg"]["task"] = OmegaConf.create({**options, "actor_weights": overrides["actor_weights"]})
+        state["args"] = None  # which fairseq would make the same of once more
 
 
 def _override_base(model: Any, overrides: Mapping[str, Any]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from argparse import Namespace
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Type
 
 import torch
+from fairseq import hub_utils
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import (
     ARCH_CONFIG_REGISTRY,
@@ -65,6 +65,14 @@ def no_place(family: str) -> UserError:
 def has_places(family: str, model: Any) -> bool:
     """Whether there is a place for an actor in a model of a family, which has none yet."""
     return any(True for _ in MODEL_REGISTRY[FAMILY_PREFIX + family].seams(model))
+
+
+class Hub(hub_utils.GeneratorHubInterface):
+    """fairseq's hub interface, whose translations are of words alone: without the symbols of languages."""
+
+    def decode(self, tokens: Tensor) -> str:
+        marks = tokens.new_tensor(sorted(getattr(self.task, "marks", ())))  # which fairseq's own tasks have not
+        return super().decode(tokens[~torch.isin(tokens, marks)])
 
 
 class ActorModel(BaseFairseqModel):
@@ -181,13 +189,13 @@ class ActorModel(BaseFairseqModel):
     ) -> Any:
         """fairseq's hub interface to a tg checkpoint; with `actor_weights`, an actor file, to the base it is for."""
         kwargs.setdefault("no_beamable_mm", True)  # else a fconv model is made for one beam, whatever it is asked for
-        if actor_weights is not None:  # the checkpoint names another task; fairseq leaves the rest of a task given so
-            local = data_name_or_path.startswith(".")
-            data = os.path.join(model_name_or_path, data_name_or_path) if local else data_name_or_path
-            kwargs["task"] = {"_name": "tg_translation", "data": data, "actor_weights": actor_weights}
+        if actor_weights is not None:
+            kwargs["actor_weights"] = actor_weights  # see `_take_up_task` of `checkpoints`
+        found = hub_utils.from_pretrained(
+            model_name_or_path, checkpoint_file, data_name_or_path, archive_map=cls.hub_models(), **kwargs
+        )
         # Not a family's own: BART's is for models of English, with GPT-2's subwords
-        general = vars(BaseFairseqModel)["from_pretrained"].__func__
-        return general(cls, model_name_or_path, checkpoint_file, data_name_or_path, **kwargs)
+        return Hub(found["args"], found["task"], found["models"])
 
     # Training
 

@@ -3,7 +3,7 @@
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 import torch
 from fairseq.data import AppendTokenDataset, LanguagePairDataset, PrependTokenDataset
@@ -15,7 +15,7 @@ from torch import Tensor
 from fairseq_tg.compiled.languages import BEHIND, BEHIND_BOS
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
-from fairseq_tg.tasks.marks import MASK, Frame, flags_of
+from fairseq_tg.tasks.marks import MASK, SIDES, Frame, flags_of, task_name
 
 
 @dataclass
@@ -37,13 +37,18 @@ class FromPretrainedBARTTask(TranslationFromPretrainedBARTTask):
         return self.cfg  # as the parent calls it, and fairseq's tasks no longer do
 
     def build_generator(
-        self, models: List[Any], args: Any, seq_gen_cls: Any = None, extra_gen_cls_kwargs: Optional[Dict] = None
+        self,
+        models: List[Any],
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: Optional[Dict] = None,
+        **more: Any,
     ) -> Any:
-        # The parent's own leaves out all searches but plain beam search, and `seq_gen_cls`
+        # The parent's own leaves out all searches but plain beam search, and what follows `args`
         if getattr(args, "score_reference", False):
             return super().build_generator(models, args)
         extra = {**(extra_gen_cls_kwargs or {}), "eos": self.tgt_dict.index(f"[{self.cfg.target_lang}]")}
-        return TranslationTask.build_generator(self, models, args, seq_gen_cls, extra)
+        return TranslationTask.build_generator(self, models, args, seq_gen_cls, extra, **more)
 
     def build_dataset_for_inference(
         self, src_tokens: List[Tensor], src_lengths: List[int], constraints: Optional[Tensor] = None
@@ -102,3 +107,16 @@ class TGTranslationFromPretrainedBARTTask(TGTask, FromPretrainedBARTTask):
 
     def mark_options(self) -> Dict[str, Any]:
         return {"langs": self.cfg.langs, "prepend_bos": self.cfg.prepend_bos}
+
+    def check_trained_with(self, recorded: Mapping[str, Any]) -> None:
+        """Such a model translates one pair. For another it is asked with symbols that it was not trained with."""
+        super().check_trained_with(recorded)
+        ((source, target),) = self.pairs
+        sides = [recorded.get(side) for side in SIDES]
+        # A pretraining, of other tasks, may record any pair or none
+        if task_name(recorded) == self.parent and all(sides) and sides != [source, target]:
+            there = "-".join(map(str, sides))
+            raise UserError(
+                f"the checkpoint was trained for {there}, and here it is {source}-{target}: give the same pair, or a "
+                "model of many"
+            )

@@ -2,12 +2,11 @@
 
 # Without `from __future__ import annotations`: fairseq wants the types of a config's fields, not their names.
 import argparse
-import math
 import os
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 from fairseq.data.iterators import EpochBatchIterator
 from fairseq.dataclass.utils import gen_parser_from_dataclass
@@ -22,7 +21,9 @@ from fairseq_tg.corpus.selection import SELECTIONS, get_selection
 from fairseq_tg.corpus.sources import ChangingSources, asks_for_changes, source_changes
 from fairseq_tg.criterions.cross_entropy import check_trains_actors_only, trains_actors
 from fairseq_tg.decoding.fast_search import FastGenerator, is_plain
+from fairseq_tg.decoding.options import check_search
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.changes import tell_at_the_end
 from fairseq_tg.loading.one_copy import WithoutWeights
 from fairseq_tg.models.actor_files import build_from_actor_file
 from fairseq_tg.models.base import ActorModel
@@ -31,6 +32,7 @@ from fairseq_tg.objectives import OBJECTIVES
 from fairseq_tg.tasks.damage import naming_damage
 from fairseq_tg.tasks.lists import ListOptions, ListTask
 from fairseq_tg.tasks.marks import recorded_task
+from fairseq_tg.tasks.sizes import leave_out_too_long, naming_memory, naming_sizes
 from fairseq_tg.tasks.validation import Scoring, log_bleu
 from fairseq_tg.tokenizers import FLAG, HELP, find_tokenizer, load_tokenizer
 
@@ -135,28 +137,6 @@ def without_typed_padding(sample: Dict[str, Any], pad: int) -> Dict[str, Any]:
     return {**sample, "net_input": {**sample["net_input"], "src_tokens": moved}}
 
 
-@contextmanager
-def naming_sizes() -> Iterator[None]:
-    """What fairseq has no place for in a batch, in one line."""
-    try:
-        yield
-    except Exception as error:
-        if "is invalid (=" in str(error):  # with the option to be given
-            raise UserError(f"a sentence is too long for the model: {error}") from None
-        if "max_tokens" in str(error):
-            raise UserError(f"{error}: give more --max-tokens, or --batch-size alone") from None
-        raise
-
-
-def check_search(args: Any) -> None:
-    """Refuse what no search can be made with."""
-    if getattr(args, "beam", 1) < 1:
-        raise UserError(f"--beam {args.beam}: give at least 1")
-    for name in ("lenpen", "unkpen", "temperature", "max_len_a"):
-        if not math.isfinite(getattr(args, name, 0.0)):
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: give a number")
-
-
 class TGTask(ListTask):
     """The layer: translation with a model and actors, where no sentence is lost; comes before the parent task."""
 
@@ -186,6 +166,8 @@ class TGTask(ListTask):
         super().__init__(*args)
         self._corpus_run: Optional[CorpusRun] = None
         self.built_models: List[BaseFairseqModel] = []  # by this task, in their order
+        self._lines = 0  # that fairseq-interactive has read
+        tell_at_the_end()
 
     @property
     def _actor_files(self) -> List[str]:
@@ -243,6 +225,7 @@ class TGTask(ListTask):
                 # Given no batches, fairseq-generate divides by the time that they took; and it has no other way out
                 raise SystemExit(0)
             return batches
+        shard = 0
         if kwargs.get("num_shards", 1) == 1 and self._command.dataset.num_shards > 1:
             # fairseq-generate takes these flags and leaves them unused: every "shard" would be everything
             shards, shard = self._command.dataset.num_shards, self._command.dataset.shard_id
@@ -251,18 +234,37 @@ class TGTask(ListTask):
             kwargs.update(num_shards=shards, shard_id=shard)
         if isinstance(dataset, ChangingSources):
             dataset.changes.limit(kwargs.get("max_positions"))
+        if self._is_read_by_interactive(dataset, kwargs):
+            self._lines += len(dataset)
+            limits = kwargs.get("max_positions"), kwargs.get("max_tokens")
+            dataset = leave_out_too_long(dataset, self._lines - len(dataset), *limits)
         known = dataset in self.dataset_to_epoch_iter
         # fairseq makes a data set's batches once, from the seed and the epoch in which it was started: a training that
         # was interrupted would go on with other batches. They are made as for epoch 1, whenever that is.
         with naming_sizes():
             iterator = super().get_batch_iterator(dataset, *args, epoch=1, **kwargs)
+        batches = len(iterator.frozen_batches)
+        if shard >= batches > 0:
+            # fairseq-generate divides by what it has translated
+            raise UserError(
+                f"shard {shard} has nothing to do: there {'is 1 batch' if batches == 1 else f'are {batches} batches'}; "
+                "give fewer --num-shards, or smaller batches"
+            )
         if not known:
             dataset.set_epoch(epoch)
             iterator.epoch = max(epoch, 1)
         return iterator
 
+    def _is_read_by_interactive(self, dataset: Any, asked: Dict[str, Any]) -> bool:
+        """Whether these sentences are lines that fairseq-interactive has read, and may be fewer when they come back.
+
+        The hub's, which asks for its iterators anew, are results that go by their places.
+        """
+        hubs = asked.get("disable_iterator_cache") or asked.get("ignore_invalid_inputs")
+        return not hubs and all(dataset is not known for known in self.datasets.values())
+
     def build_generator(self, models: List[Any], args: Any, *more: Any, **kwargs: Any) -> Any:
-        check_search(args)
+        check_search(args, len(self.target_dictionary))
         files = len(self._actor_files)
         if files not in (0, 1, len(models)):
             raise UserError(f"{files} files in --actor-weights for {len(models)} models: give one, or one for each")
@@ -283,7 +285,8 @@ class TGTask(ListTask):
         self, generator: Any, models: List[Any], sample: Dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         sample = without_typed_padding(sample, self.source_dictionary.pad())
-        return super().inference_step(generator, models, sample, *args, **kwargs)
+        with naming_memory(len(sample["net_input"]["src_tokens"])):
+            return super().inference_step(generator, models, sample, *args, **kwargs)
 
     @cached_property
     def scoring(self) -> Scoring:

@@ -17,15 +17,14 @@ from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.loading.one_copy import one_copy
 from fairseq_tg.models import families  # noqa: F401 (registers what checkpoints name)
+from fairseq_tg.names import TG
 from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translation  # noqa: F401
 from fairseq_tg.tasks.layer import TGTaskOptions
-from fairseq_tg.tasks.marks import MARKING, TG, as_typed, recorded_langs, split_pairs
+from fairseq_tg.tasks.marks import MARKING, SIDES, as_typed, recorded_langs, split_pairs, task_name
 from fairseq_tg.tasks.validation import ScoringOptions
 
 #: Options of a task that name files of their own
 FILES = ("lang_dict", "fixed_dictionary", "source_dict", "target_dict")
-#: And those that name a pair
-SIDES = ("source_lang", "target_lang")
 
 
 def load_model(
@@ -47,7 +46,7 @@ def load_model(
     if not os.path.isdir(data):
         raise UserError(f"there is no data directory '{data}': give --data the one that the model was trained with")
     given = (languages or LanguageOptions()).given()
-    theirs = str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+    theirs = task_name(recorded)
     name = str(given.pop("task", theirs)).removeprefix(TG)
     if name not in MARKING and theirs in MARKING:
         raise UserError(f"'{path}' is of --task {theirs}: use --task {TG}{theirs}, or leave it out")

@@ -5,26 +5,29 @@ from __future__ import annotations
 import ast
 import os
 from argparse import Namespace
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from fairseq.data import LanguagePairDataset, ListDataset
-from fairseq.tasks import FairseqTask
+from fairseq.tasks import TASK_DATACLASS_REGISTRY, FairseqTask
 from fairseq.tasks.translation import load_langpair_dataset
 from fairseq.utils import split_paths
 from omegaconf import OmegaConf
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.splits import indexable
+from fairseq_tg.names import TG
 from fairseq_tg.tasks.damage import naming_damage
 
-TG = "tg_"
 #: Of BART's pretraining: a mark, too, in the dictionaries of models that it was done with
 MASK = "<mask>"
 #: fairseq's tasks whose models want language symbols
 MARKING = ("translation_multi_simple_epoch", "translation_from_pretrained_bart")
+#: Options that name a pair
+SIDES = ("source_lang", "target_lang")
 
 
 class Frame(NamedTuple):
@@ -136,12 +139,21 @@ class MarkedTask(FairseqTask):
             words.pop()
         return words
 
+    @classmethod
+    def of_record(cls, recorded: Mapping[str, Any]) -> Dict[str, Any]:
+        """The options of this task that a checkpoint of its parent recorded, as they are typed."""
+        name = TG + cls.parent
+        known = [field.name for field in fields(TASK_DATACLASS_REGISTRY[name]) if recorded.get(field.name) is not None]
+        options = {option: as_typed(recorded.get(option)) for option in known}
+        langs = recorded_langs(recorded)
+        return {**options, **({"langs": langs} if langs else {}), "_name": name}
+
     def check_trained_with(self, recorded: Mapping[str, Any]) -> None:
         """Refuse a checkpoint whose task, as it recorded it, puts marks where this one does not.
 
         The model would translate into a wrong language, without a word.
         """
-        theirs = str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
+        theirs = task_name(recorded)
         if theirs != self.parent and theirs in MARKING:
             raise UserError(
                 f"the checkpoint is of --task {theirs}, whose language symbols --task {TG}{self.parent} does not know: "
@@ -213,6 +225,11 @@ def recorded_langs(recorded: Mapping[str, Any]) -> Optional[str]:
     if langs is None and file is None and pairs and "-" in pairs:
         return ",".join(sorted({lang for pair in pairs.split(",") for lang in pair.split("-")}))  # as fairseq does
     return langs
+
+
+def task_name(recorded: Mapping[str, Any]) -> str:
+    """fairseq's name of the task that a checkpoint was trained in, also where it was ours."""
+    return str(recorded.get("_name") or recorded.get("task")).removeprefix(TG)
 
 
 def recorded_task(model_config: Any) -> Mapping[str, Any]:

@@ -17,8 +17,9 @@ from omegaconf import open_dict
 from fairseq_tg.compiled.languages import BEFORE, INSTEAD, PLACES
 from fairseq_tg.corpus.pairs import PairsDataset
 from fairseq_tg.errors import UserError
+from fairseq_tg.names import TG
 from fairseq_tg.tasks.layer import TGTask, TGTaskOptions
-from fairseq_tg.tasks.marks import MASK, TG, Frame, flags_of, split_pairs
+from fairseq_tg.tasks.marks import MASK, Frame, flags_of, split_pairs
 from fairseq_tg.tasks.parsed import config_of, namespace_of
 from fairseq_tg.tasks.validation import Scoring, ScoringOptions
 
@@ -71,7 +72,12 @@ class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
         return super(LegacyFairseqTask, self).build_criterion(cfg, from_checkpoint)
 
     def build_generator(
-        self, models: List[Any], args: Any, seq_gen_cls: Any = None, extra_gen_cls_kwargs: Optional[Dict] = None
+        self,
+        models: List[Any],
+        args: Any,
+        seq_gen_cls: Any = None,
+        extra_gen_cls_kwargs: Optional[Dict] = None,
+        **more: Any,
     ) -> Any:
         # The parent's own leaves out `seq_gen_cls`, and looks for its option --keep-inference-langtok among another
         # group's.
@@ -80,7 +86,7 @@ class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
         if spec and not self.args.keep_inference_langtok and self.args.target_lang is not None:
             symbol = self.data_manager.get_decoder_langtok(self.args.target_lang, spec)
             extra["symbols_to_strip_from_output"] = {symbol}
-        return super(TranslationMultiSimpleEpochTask, self).build_generator(models, args, seq_gen_cls, extra)
+        return super(TranslationMultiSimpleEpochTask, self).build_generator(models, args, seq_gen_cls, extra, **more)
 
 
 def _record(cfg: Any, values: Dict[str, Any]) -> None:

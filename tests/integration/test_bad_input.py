@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from fairseq_tg.compiled.engine import Engine, EngineError
 from fairseq_tg.errors import UserError
-from tests.conftest import USER_DIR, Workspace, run, run_forked, run_process, run_tg, write_corpus
+from tests.conftest import (
+    IN_PROCESS,
+    USER_DIR,
+    Workspace,
+    hypotheses,
+    run,
+    run_forked,
+    run_process,
+    run_tg,
+    write_corpus,
+)
 
 
 class Evil:
@@ -189,6 +201,102 @@ def test_translating(workspace, files):
             workspace.generate(*flags)
         (line,) = str(error.value).splitlines()
         assert message in line
+
+
+SEARCHES = [
+    (["--beam", "0"], "--beam 0: give at least 1"),
+    (["--beam", "100000"], "--beam 100000 is too large for a dictionary of {size}: give at most {most}"),
+    (["--beam", "4", "--nbest", "9"], "--nbest 9 of a beam of 4: give 1 to 4"),
+    (["--beam", "4", "--nbest", "0"], "--nbest 0 of a beam of 4: give 1 to 4"),
+    (["--beam", "4", "--nbest", "-1"], "--nbest -1 of a beam of 4: give 1 to 4"),
+    (["--lenpen", "nan"], "--lenpen nan: give a number"),
+]
+
+
+@pytest.mark.parametrize("flags, message", SEARCHES, ids=[" ".join(flags) for flags, _ in SEARCHES])
+def test_searches(workspace, tmp_path, flags, message):
+    """fairseq would find fewer hypotheses than were asked for, without a word, or end in a traceback."""
+    base, size = workspace.bases["transformer"], len(workspace.task().target_dictionary)
+    message = message.format(size=size, most=(size - 1) // 2)
+    (tmp_path / "lines").write_text("w1 w2\n")
+    (tmp_path / "corpus").mkdir()
+    interactive = ["--user-dir", USER_DIR, "--task", "tg_translation", "--input", tmp_path / "lines", "--path", base]
+    for search in (
+        lambda: workspace.generate(base, *flags),
+        lambda: workspace.generate(base, *flags, "--kbest-dir", tmp_path / "corpus"),
+        lambda: run("fairseq-interactive", workspace.data, *interactive, *flags, *IN_PROCESS),
+    ):
+        with pytest.raises(UserError) as error:
+            search()
+        assert error.value.args == (message,)
+    assert not list((tmp_path / "corpus").iterdir())
+
+
+LONG = " ".join(["w1"] * 100_000)
+
+
+@pytest.mark.parametrize("flags", [[], ["--buffer-size", "3", "--batch-size", "3"], ["--max-tokens", "9"]])
+def test_a_line_that_is_too_long_is_left_out(workspace, flags):
+    """Alone in what is read at once, and among others; too long for the model, and for a batch."""
+    lines = ["w1 w2", LONG, "w3", "w4 w4", "w1 " * 2000, "w2 w1"]
+    common = [workspace.data, "--user-dir", USER_DIR, "--task", "tg_translation", *IN_PROCESS]
+    common += ["--path", workspace.bases["transformer"], "--max-len-b", "20", *flags]
+    done = run_forked("fairseq-interactive", *common, stdin="".join(f"{line}\n" for line in lines))
+    errors = [line for line in done.stderr.splitlines() if line.startswith("fairseq_tg: ")]
+    assert [line[: line.index("tokens")] for line in errors[:-1]] == [
+        "fairseq_tg: sentence 1 is left out: it has 100001 ",
+        "fairseq_tg: sentence 4 is left out: it has 2001 ",
+    ]
+    assert errors[-1] == "fairseq_tg: error: 2 of the sentences were too long and not translated: see above"
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    short = [line for line in lines if len(line) < 100]
+    alone = hypotheses(run_forked("fairseq-interactive", *common, stdin="".join(f"{line}\n" for line in short)).stdout)
+    assert hypotheses(done.stdout) == dict(zip((0, 2, 3, 5), alone.values())) and len(alone) == 4
+
+
+def test_a_shard_without_sentences(workspace):
+    shards = ["--num-shards", "2", "--batch-size", "999", "--shard-id"]
+    assert hypotheses(workspace.generate(workspace.bases["transformer"], *shards, "0"))
+    with pytest.raises(UserError, match="shard 1 has nothing to do: there is 1 batch; give fewer --num-shards"):
+        workspace.generate(workspace.bases["transformer"], *shards, "1")
+
+
+def validate(workspace, path, *flags):
+    """The loss that fairseq-validate logs."""
+    flags = ["--valid-subset", "valid", "--batch-size", "8", "--log-format", "json", *IN_PROCESS, *flags]
+    flags = [workspace.data, "--user-dir", USER_DIR, "--task", "tg_translation", "--path", path, *flags]
+    done = run_forked("fairseq-validate", *flags)
+    found = re.findall(r'"valid_loss": "([\d.]+)"', done.stdout + done.stderr)
+    return found[-1] if found else done.stderr
+
+
+def test_validating_with_an_actor_file(workspace, tmp_path):
+    """fairseq-validate takes the task from the checkpoint, and would leave the file unread."""
+    tg = workspace.train("transformer", tmp_path, "--lr", "0.1")
+    run_tg("actor", "export", tg, tmp_path / "actor.safetensors")
+    base = workspace.bases["transformer"]
+    acted = validate(workspace, base, "--actor-weights", tmp_path / "actor.safetensors")
+    assert acted == validate(workspace, tg) != validate(workspace, base) and float(acted) > 0
+    assert "error: no actor file at 'none'" in validate(workspace, base, "--actor-weights", "none")
+
+
+#: Of the engine, of numpy where results are to go, and of torch
+NO_MEMORY = [
+    (EngineError("not enough memory for a batch of 3 sentences"), "not enough memory for a batch of 3 sentences"),
+    (MemoryError("Unable to allocate 9 GiB"), r"memory for a batch of \d+ sentences: make it \(--batch-size"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), r"not enough memory for a batch of \d+ sentences"),
+]
+
+
+@pytest.mark.parametrize("error, message", NO_MEMORY, ids=["engine", "numpy", "torch"])
+def test_a_search_without_memory(workspace, tmp_path, monkeypatch, error, message):
+    def search(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(Engine, "search", search)
+    for flags in ([], ["--kbest-dir", tmp_path / "corpus", "--kbest-engine", "native"]):
+        with pytest.raises(UserError, match=message):
+            workspace.generate(workspace.bases["transformer"], "--beam", "4", *flags)
 
 
 @pytest.mark.parametrize(

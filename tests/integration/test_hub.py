@@ -9,10 +9,13 @@ from typing import Any, Dict, List, Tuple
 import pytest
 
 from fairseq_tg.errors import UserError
+from fairseq_tg.models.bart import TGBARTModel
 from fairseq_tg.models.fconv import TGFConvModel
 from fairseq_tg.models.lstm import TGLSTMModel
 from fairseq_tg.models.transformer import TGTransformerModel
-from tests.conftest import FAMILIES, IN_PROCESS, USER_DIR, hypotheses, run
+from tests.conftest import FAMILIES, IN_PROCESS, USER_DIR, hypotheses, run, run_tg
+from tests.multilingual import _BART as BART_MODEL
+from tests.multilingual import KINDS, World
 
 MODELS: Dict[str, Any] = {"transformer": TGTransformerModel, "lstm": TGLSTMModel, "fconv": TGFConvModel}
 LINES = ["w1 w2 w3", "w5", "w4 w4 w0 w8 w2", "w7 unheard w7"]
@@ -48,6 +51,37 @@ def test_translations_are_those_of_fairseq_interactive(family: str, tmp_path: Pa
         assert len(set(scores)) == len(LINES)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_many_languages(world: World, kind: str, tmp_path: Path) -> None:
+    """A tg checkpoint, and its base with an actor file, whose task is in the checkpoint's record."""
+    tg, actors = world.train(kind, tmp_path / "tg"), tmp_path / "actor.safetensors"
+    run_tg("actor", "export", tg, actors)
+    expected = hypotheses(world.generate(kind, "aa-en", tg, "--beam", "3"))
+    lines = (world.directory / "valid.aa-en.aa").read_text().splitlines()
+    pair = {"source_lang": "aa", "target_lang": "en"}
+    for path, more in ((tg, {}), (world.base(kind), {"actor_weights": str(actors)})):
+        directory, name = Path(path).parent, Path(path).name
+        cls = TGBARTModel if KINDS[kind][2] is BART_MODEL else TGTransformerModel
+        hub = cls.from_pretrained(str(directory), name, data_name_or_path=world.data, **pair, **more)
+        assert hub.translate(lines, beam=3, max_len_b=20) == [expected[i] for i in range(len(lines))]
+    allowed = [*range(hub.tgt_dict.nspecial), *hub.task.marks, hub.tgt_dict.index("E3")]
+    found = hub.generate([hub.encode("a1 a2")], beam=1, max_len_b=5, prefix_allowed_tokens_fn=lambda *_: allowed)
+    assert set(found[0][0]["tokens"].tolist()) <= {*allowed}
+
+
 def test_an_actor_file_of_another_base_is_refused() -> None:
     with pytest.raises(UserError, match="lstm"):
         TGTransformerModel.from_pretrained(str(FILES), "transformer.pt", actor_weights=str(FILES / "lstm.safetensors"))
+
+
+def test_a_sentence_that_is_too_long_is_refused() -> None:
+    """The translations of a list go by their places: none may be missing."""
+    hub = TGTransformerModel.from_pretrained(str(FILES), "tg_transformer.pt", data_name_or_path=str(FILES))
+    with pytest.raises(UserError, match="a sentence is too long for the model"):
+        hub.translate([LINES[0], "w1 " * 2000])
+
+
+def test_a_search_that_cannot_be_is_refused() -> None:
+    hub = TGTransformerModel.from_pretrained(str(FILES), "tg_transformer.pt", data_name_or_path=str(FILES))
+    with pytest.raises(UserError, match="--nbest 9 of a beam of 4: give 1 to 4"):
+        hub.generate([hub.encode(LINES[0])], beam=4, nbest=9)

@@ -11,7 +11,8 @@ from typing import Iterator, List
 
 import pytest
 
-from fairseq_tg.compiled import Translator
+from fairseq_tg.compiled import Translator, translator
+from fairseq_tg.compiled.engine import EngineError
 from fairseq_tg.compiled.filter import AHEAD, WINDOW, Filter
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.measure import probe
@@ -282,6 +283,17 @@ def test_bad_input_ends_in_one_line(workspace, compiled, tmp_path, monkeypatch, 
         run_tg(*command.format(**names).split())
     assert "\n" not in str(error.value)
     assert not (tmp_path / "m.tg").exists()
+
+
+@pytest.mark.parametrize("error", [MemoryError("Unable to allocate 9 GiB"), EngineError("not enough memory for this")])
+@pytest.mark.parametrize("command", ["translate {compiled}", "explain {compiled} w1"])
+def test_a_model_that_does_not_fit_ends_in_one_line(compiled, monkeypatch, command, error):
+    def make(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(translator, "Engine", make)
+    with pytest.raises(UserError, match="not enough memory"):
+        run_tg(*command.format(compiled=compiled).split())
 
 
 def test_a_checkpoint_whose_data_has_gone_asks_for_it(workspace, tmp_path, monkeypatch):

@@ -359,6 +359,18 @@ def test_sentencepiece_text(tmp_path: Path) -> None:
         text_functions(TextOptions("de", "en", "sentencepiece"), b"nonsense")
 
 
+def test_a_subword_model_that_memory_is_short_for_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SentencePiece makes one error of some allocations that fail, and of others the one of a file that is no model."""
+    import sentencepiece
+
+    def load(self: Any, model: bytes) -> None:
+        raise RuntimeError("darts.h:737: exception: failed to resize pool: std::bad_alloc")
+
+    monkeypatch.setattr(sentencepiece.SentencePieceProcessor, "LoadFromSerializedProto", load)
+    with pytest.raises(MemoryError):
+        text_functions(TextOptions("de", "en", "sentencepiece"), b"")
+
+
 def test_bpe_and_moses_text() -> None:
     codes = b"#version: 0.2\nd o\ndo g</w>\n"
     encode, decode = text_functions(TextOptions("en", "en", "subword_nmt", "moses"), codes)
