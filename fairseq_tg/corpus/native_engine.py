@@ -16,6 +16,7 @@ from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.corpus.blocks import Hypothesis
 from fairseq_tg.corpus.engines import ENGINES, Search, Searched
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.one_copy import is_float_on_cpu
 
 #: Rows that are searched together, a hypothesis each: enough to use every weight well that was read from memory.
 ROWS = 280
@@ -106,8 +107,7 @@ def _search(searched: Searched, int8: bool) -> Search:
     def engine_of(models: List[Any]) -> Engine:
         if not engines:
             reason = why_not(searched.task, models, generation)
-            parameter = next(models[0].parameters())
-            if reason is None and (parameter.device.type != "cpu" or parameter.dtype != torch.float32):
+            if reason is None and not is_float_on_cpu(models[0]):
                 reason = "it searches on a CPU, in float32"
             if reason is not None:
                 raise UserError(f"--kbest-engine native cannot search for this: {reason}; use the engine fairseq")
