@@ -13,6 +13,7 @@ import torch
 from fairseq import checkpoint_utils
 from torch import nn
 
+from fairseq_tg.actors import MapActor
 from fairseq_tg.compiled.extract import extract, extract_lazily, make_engine
 from fairseq_tg.compiled.made import Made
 from fairseq_tg.compiled.model_file import CompiledModel, TextOptions, read, write
@@ -22,7 +23,8 @@ from fairseq_tg.loading import one_copy
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.loading.one_copy import LARGE, OneCopy, WithoutWeights, is_float_on_cpu
 from fairseq_tg.memory import MappedFiles
-from fairseq_tg.models.maps import ActedMaps
+from fairseq_tg.models.maps import ActedMaps, attach_beside
+from fairseq_tg.models.site import ActorSite
 from tests.conftest import FAMILIES, sample, stir
 
 
@@ -159,6 +161,21 @@ def test_pages_that_were_only_read_are_let_go_of(tmp_path):
     MappedFiles().page_out(array.ctypes.data, array.nbytes)
     assert before - resident_of_files() > 0.9 * array.nbytes
     assert array.sum() == 1 << 24
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="only Linux says which pages are whose")
+@torch.no_grad()
+def test_a_weight_that_was_joined_with_its_actor_is_let_go_of(tmp_path):
+    """Torch computes with both together; the base's own is in its file."""
+    np.ones((2048, 2048), dtype=np.float32).tofile(tmp_path / "file")
+    module = nn.Linear(2048, 2048)
+    module.weight = nn.Parameter(torch.from_file(str(tmp_path / "file"), False, 2048 * 2048).view(2048, 2048))
+    attach_beside(module, "actor", ActorSite(MapActor(2048, 2048, 4)))
+    assert mapped(module._parameters["weight"]) and module._parameters["weight"].sum() == 2048 * 2048
+    before = resident_of_files()
+    joined = module.weight
+    assert before - resident_of_files() > 0.9 * joined.nbytes
+    assert module._parameters["weight"].eq(1).all() and joined.eq(1).all()
 
 
 @pytest.mark.parametrize("base", FAMILIES)

@@ -46,7 +46,7 @@ class Model:
         _save(base, config, self.base)
         _save(base.half(), config, self.half)
         actors = {"_name": "tg_transformer", "base_checkpoint": self.base, "actor_rank": 16}
-        actors.update(actor_sites="maps", actor_site_rank=16)
+        actors.update(actor_sites="maps", actor_site_rank=16, actor="gate", actor_hidden=0, actor_layers=None)
         model = stir(task.build_model(OmegaConf.create(actors)), 0.02)
         with open_dict(config):
             config.model = OmegaConf.create({**actors, "base_record": model.base.to_json()})
@@ -56,6 +56,11 @@ class Model:
     def generate(self, path: str, *flags: Any) -> None:
         tg = ("--user-dir", USER_DIR, "--task", "tg_translation", "--gen-subset", "valid", "--max-len-b", "3")
         run("fairseq-generate", self.data, *tg, "--path", path, *IN_PROCESS, *flags)
+
+    def average(self) -> None:
+        out = self.directory / f"mean-{os.getpid()}.pt"
+        run_tg("actor", "average", *[self.tg] * 6, out)
+        out.unlink()
 
     def compile(self, *flags: str) -> None:
         run_tg("compile", self.tg, self.compiled, "--data", self.data, *flags)
@@ -121,6 +126,8 @@ COMMANDS: Dict[str, Tuple[Callable[[Model], None], float]] = {
         MOST,
     ),
     "k-best": (lambda model: model.generate(model.base, "--beam", "5", "--kbest-dir", model.directory / "k"), MOST),
+    # The base, which is written as it is, and the actors, a seventh of it, once
+    "actor average": (Model.average, MOST),
     "compile": (lambda model: model.compile(), 0.75),  # a tensor at a time
     "compile --int8": (lambda model: model.compile("--int8"), 0.75),
 }
