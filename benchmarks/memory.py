@@ -133,7 +133,6 @@ def main() -> None:
         "compile": [tg, "compile", actor, at / "model.tg", "--data", data],
         "compile --int8": [tg, "compile", actor, at / "model8.tg", "--data", data, "--int8"],
         "translate": [tg, "translate", at / "model.tg", "--max-len-b", "5"],
-        "explain": [tg, "explain", at / "model.tg", "w1 w2 w3"],
     }
     print(f"weights: {weights / 2**20:,.0f} MiB ({base})")
     for name, command in commands.items():

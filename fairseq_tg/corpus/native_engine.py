@@ -23,6 +23,8 @@ from fairseq_tg.loading.one_copy import is_float_on_cpu
 ROWS = 280
 #: What may be kept of them, in bytes for each thread, so that no batch of long sentences exhausts the memory.
 CACHE = 5 * 2**25
+#: The same beside weights of a gigabyte and more, of which these leave little: 5% slower for 414 million parameters.
+LARGE, CACHE_OF_LARGE = 2**30, 2**25
 #: Options of fairseq's generation that the engine does not know, and their defaults.
 UNKNOWN_OPTIONS = {
     "match_source_len": False,
@@ -58,6 +60,8 @@ def plan_batches(lengths: Sequence[int], limits: Sequence[int], beam: int, layou
     A translation is taken to be at most twice as long as its source, or as its limit. A word of the source leaves as
     much behind as a step of a translation.
     """
+    weights = 4 * sum(rows * columns for rows, columns, _ in layout.matrices().values())
+    room = CACHE if weights < LARGE else CACHE_OF_LARGE
     batches, first = [], 0
     while first < len(lengths):
         end, longest, source = first, 0, 0
@@ -66,7 +70,7 @@ def plan_batches(lengths: Sequence[int], limits: Sequence[int], beam: int, layou
             sentences = end + 1 - first
             rows = sentences * beam
             cached = (rows * longest + sentences * source) * layout.cached_per_step()
-            if end > first and (rows > ROWS or 4 * (cached + rows * layout.vocabulary) > CACHE):
+            if end > first and (rows > ROWS or 4 * (cached + rows * layout.vocabulary) > room):
                 break
             end += 1
         batches.append(range(first, end))
