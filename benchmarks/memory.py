@@ -120,6 +120,14 @@ def main() -> None:
         "actor export": [tg, "actor", "export", actor, at / "actor.safetensors"],
         "generate --actor-weights": [*generate, base, "--beam", "1", "--actor-weights", at / "actor.safetensors"],
         "generate --kbest-dir": [*generate, base, "--beam", "5", "--kbest-dir", at / f"pseudo-{os.getpid()}"],
+        "generate --kbest-dir of a tg checkpoint": [
+            *(*generate, actor, "--beam", "5", "--kbest-dir", at / f"pseudo-tg-{os.getpid()}")
+        ],
+        "validate": [
+            *(f"{BIN}/fairseq-validate", data, *tg_flags, "--path", actor, "--valid-subset", "test", "--cpu"),
+            *("--max-tokens", "64", "--num-workers", "0"),
+        ],
+        "actor average": [tg, "actor", "average", actor, actor, at / f"mean-{os.getpid()}.pt"],
         "actor import": [tg, "actor", "import", base, at / "actor.safetensors", at / "imported.pt"],
         "interactive": [f"{BIN}/fairseq-interactive", data, *search[:-3], "--path", base, "--beam", "1"],
         "compile": [tg, "compile", actor, at / "model.tg", "--data", data],

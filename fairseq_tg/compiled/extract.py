@@ -21,6 +21,7 @@ from fairseq_tg.compiled.layout import Layout, Part
 from fairseq_tg.compiled.made import Made
 from fairseq_tg.compiled.piece_extract import Piece
 from fairseq_tg.errors import UserError
+from fairseq_tg.memory import MappedFiles
 from fairseq_tg.models.site import ActorSite
 
 #: For each class of models a module with `unsupported` and `extract`
@@ -65,17 +66,22 @@ def make_engine(model: Any) -> Engine:
 def _own(model: Any) -> Tuple[Layout, Made]:
     """The layout and tensors of a model that is supported, but for actors beside its maps."""
     layout, extracted = _extractor(model).extract(model)
-    return layout, Made({name: partial(_array, piece) for name, piece in extracted.items()})
+    files = MappedFiles()
+    return layout, Made({name: partial(_array, piece, files) for name, piece in extracted.items()})
 
 
 def _beside(model: Any) -> Tuple[Set[str], Callable[[Part], np.ndarray]]:
     """The names of the actors beside maps, and what one adds to its map."""
     nets = {name: site.net for name, site in model.named_modules() if isinstance(site, ActorSite)}
     beside = {name: net for name, net in nets.items() if isinstance(net, MapActor)}
-    return set(beside), lambda part: _array(beside[part.actor].change())
+    files = MappedFiles()
+    return set(beside), lambda part: _array(beside[part.actor].change(), files)
 
 
 @torch.no_grad()
-def _array(piece: Piece) -> np.ndarray:
+def _array(piece: Piece, files: MappedFiles) -> np.ndarray:
     tensor = piece() if callable(piece) else piece
-    return np.ascontiguousarray(tensor.detach().cpu().float().numpy())
+    array = np.ascontiguousarray(tensor.detach().cpu().float().numpy())
+    if tensor.dtype != torch.float32:  # else it may be what is returned
+        files.page_out(tensor.data_ptr(), tensor.nbytes)
+    return array

@@ -185,10 +185,10 @@ def extract(model: Any) -> Tuple[TransformerLayout, Pieces]:
 def _joined(tensors: List[Tensor], scales: List[float]) -> Tensor:
     """Each times its number, one below another; one alone that is not scaled is not copied."""
     if len(tensors) == 1:
-        return tensors[0] if scales[0] == 1.0 else tensors[0] * scales[0]
+        return tensors[0] if scales[0] == 1.0 else tensors[0].float() * scales[0]  # half precision would round it
     whole = torch.empty(sum(map(len, tensors)), *tensors[0].shape[1:])
     for part, tensor, scale in zip(whole.split([len(tensor) for tensor in tensors]), tensors, scales):
-        torch.mul(tensor.detach(), scale, out=part)
+        torch.mul(tensor.detach().float(), scale, out=part)
     return whole
 
 

@@ -6,7 +6,7 @@ import os
 import random
 import tempfile
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -32,7 +32,7 @@ class Searched:
     upcoming: Callable[[int], List[int]]  # those that are asked for together with a sentence, it among them
     following: Callable[[int], List[int]]  # and those that are asked for after them
     to_text: Callable[[Sequence[int]], str]
-    prefix: Callable[[int], List[int]] = lambda sentence: []  # what a sentence's translation begins with
+    pair: Callable[[int], Tuple[str, str]]  # a sentence's languages
 
 
 #: Functions that make a search

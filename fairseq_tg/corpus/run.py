@@ -123,7 +123,7 @@ class CorpusRun:
                 return engine
         common = self.root.common
         on_cpu = (common.cpu or not torch.cuda.is_available()) and not common.fp16
-        return default_engine(self.task, self.task.built_models, self.root.generation, on_cpu)
+        return default_engine(self.task.built_models, self.root.generation, on_cpu)
 
     # The recipe: everything that the corpus depends on
 
@@ -189,10 +189,10 @@ class CorpusRun:
     def _objective(self, dataset: Any, sentence: int) -> Objective:
         return self.objectives[dataset.pair_of(sentence) if isinstance(dataset, PairsDataset) else 0]
 
-    def _prefix(self, dataset: Any, sentence: int) -> List[int]:
-        several = isinstance(dataset, PairsDataset)
-        lang = dataset.pairs[dataset.pair_of(sentence)].target if several else self.cfg.target_lang
-        return self.task.frame(lang).prefix
+    def _pair(self, dataset: Any, sentence: int) -> Tuple[str, str]:
+        if isinstance(dataset, PairsDataset):
+            return dataset.languages[dataset.pair_of(sentence)]
+        return self.cfg.source_lang, self.cfg.target_lang
 
     def _refreshed_lists(self) -> Optional[str]:
         """The hash of the lists that are refreshed."""
@@ -294,7 +294,7 @@ class CorpusRun:
             upcoming=self.build.left_in_block,
             following=self.build.next_block,
             to_text=self.to_text,
-            prefix=functools.partial(self._prefix, dataset),
+            pair=functools.partial(self._pair, dataset),
         )
         search = ENGINES[self.engine](searched)
         greedy = generator_search(greedy_generator, self.task, self.to_text)

@@ -21,6 +21,7 @@ from fairseq_tg.compiled.library import EngineError
 from fairseq_tg.decoding import fconv_session, lstm_session, transformer_session  # noqa: F401 (registers sessions)
 from fairseq_tg.decoding.sessions import find_session
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.one_copy import is_float_on_cpu
 
 #: Finished sentences are dropped from a batch when at most this share of it is left to do: dropping copies caches.
 KEEP_SHARE = 0.75
@@ -147,9 +148,7 @@ class FastGenerator(SequenceGenerator):
         # The engine has a copy of the weights: not for a model that is still being trained
         if not self._engine_tried and getattr(self.translator, "_is_generation_fast", False):
             self._engine_tried = True
-            parameters = list(self.translator.parameters())
-            plain = all(p.device.type == "cpu" and p.dtype == torch.float32 for p in parameters)
-            if plain and unsupported(self.translator) is None:
+            if is_float_on_cpu(self.translator) and unsupported(self.translator) is None:
                 try:
                     self._engine = shared_engine(self.translator)
                 except EngineError:  # not built here: sessions do it, too

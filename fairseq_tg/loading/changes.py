@@ -50,7 +50,7 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.files import replacing
 from fairseq_tg.loading.checkpoints import COPIES, load_checkpoint, read_state
 from fairseq_tg.loading.data_only import read_data_only_in
-from fairseq_tg.loading.one_copy import taking_tensors
+from fairseq_tg.loading.one_copy import make_float_when_run, taking_tensors
 
 #: Modules of fairseq's that load files named in a checkpoint, beside `checkpoint_utils`
 _READERS = (
@@ -76,7 +76,7 @@ def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
                 raise UserError(f"no checkpoint at '{filename}': give --path the path of a fairseq checkpoint (.pt)")
         try:
             with taking_tensors():
-                return load_ensemble(filenames, *args, **kwargs)
+                models, *rest = load_ensemble(filenames, *args, **kwargs)
         except RuntimeError as error:
             if "loading state_dict" not in str(error):
                 raise
@@ -85,6 +85,9 @@ def _explain(load_ensemble: Callable[..., Any]) -> Callable[..., Any]:
                 f"'{':'.join(filenames)}' does not fit the data or the options ({reason}): give the data directory "
                 "that it was trained with, and no --model-overrides of its shape"
             ) from None
+        for model in models:
+            make_float_when_run(model)
+        return (models, *rest)
 
     return load
 

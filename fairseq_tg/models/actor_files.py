@@ -18,6 +18,7 @@ from fairseq_tg.actor_format import FORMAT, METADATA_KEY, ActorFileError, read_t
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import check_no_input, replacing
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_lookups, split_tensors
+from fairseq_tg.memory import MappedFiles
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.record import AVERAGING, FAMILY_PREFIX, Base, other_base, recorded_base
@@ -138,15 +139,15 @@ def average_actors(paths: Sequence[str], out: str) -> ActorMetadata:
     if os.path.exists(out):  # the last of the trainings, if the place to write to was left out
         raise UserError(f"'{out}' is there already: give a new name behind the actors that the mean is of")
     first, own, whole = read_actors(paths[0])
-    total = {name: tensor.double() for name, tensor in own.items()}
+    given = [own]
     for path in paths[1:]:
         metadata, tensors, state = read_actors(path)
         if replace(metadata, fingerprint=first.fingerprint) != first or _shapes(tensors) != _shapes(own):
             raise UserError(f"the actors of '{path}' are of another shape or base than those of '{paths[0]}'")
-        for name, tensor in tensors.items():
-            total[name] += tensor.double()
+        given.append(tensors)
         whole = whole or state
-    mean = {name: (tensor / len(paths)).to(own[name].dtype) for name, tensor in total.items()}
+    files = MappedFiles()
+    mean = {name: _mean([tensors[name] for tensors in given], files) for name in own}
     metadata = replace(first, fingerprint=fingerprint(mean))
     if out.endswith(SUFFIX):
         write_actor_file(out, metadata, mean)
@@ -155,6 +156,16 @@ def average_actors(paths: Sequence[str], out: str) -> ActorMetadata:
     else:
         _write_checkpoint(out, whole, {**split_tensors(whole["model"])[0], **mean})
     return metadata
+
+
+def _mean(tensors: Sequence[Tensor], files: MappedFiles) -> Tensor:
+    """The mean in double precision, as the type of the first."""
+    total = tensors[0].double()
+    for tensor in tensors[1:]:
+        total += tensor.double()
+    for tensor in tensors:
+        files.page_out(tensor.data_ptr(), tensor.nbytes)
+    return (total / len(tensors)).to(tensors[0].dtype)
 
 
 def _shapes(tensors: Dict[str, Tensor]) -> Dict[str, Any]:

@@ -15,6 +15,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.utils.weight_norm import WeightNorm
 
 from fairseq_tg.actors import MapActor
+from fairseq_tg.memory import MappedFiles
 from fairseq_tg.models.site import ActorSite, Seam, adopt
 
 
@@ -64,6 +65,8 @@ class ActedMaps(nn.Module):
         versions = tuple(n for tensor in self.parameters() for n in (tensor.data_ptr(), tensor._version))
         if name not in self.joined or self.joined[name][0] != versions:
             self.joined[name] = versions, self.join(name)
+            own = own_weight(self, name)
+            MappedFiles().page_out(own.data_ptr(), own.nbytes)  # read again when the actors are others
         return self.joined[name][1]
 
     def join(self, name: str) -> Tensor:

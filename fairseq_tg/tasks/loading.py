@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from fairseq_tg.errors import UserError
 from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.loading.checkpoints import load_checkpoint
-from fairseq_tg.loading.one_copy import one_copy
+from fairseq_tg.loading.one_copy import taking_tensors
 from fairseq_tg.models import families  # noqa: F401 (registers what checkpoints name)
 from fairseq_tg.names import TG
 from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translation  # noqa: F401
@@ -39,7 +39,8 @@ def load_model(
         data: the data directory, if it is not where the model was trained.
         languages: of a model of many languages, the pair or pairs that the task is for; without, for all of them.
     """
-    state = load_checkpoint(path)
+    with taking_tensors():
+        state = load_checkpoint(path)
     recorded = state["cfg"]["task"]
     recorded = vars(recorded) if isinstance(recorded, Namespace) else recorded
     data = data or _find_data(path, recorded.get("data"))
@@ -58,7 +59,6 @@ def load_model(
     options.update(data=data, actor_weights=actor_weights, train_subset="train", dataset_impl=None)
     config = OmegaConf.structured(TASK_DATACLASS_REGISTRY[TG + name](**options))
     task = TASK_REGISTRY[TG + name].setup_task(config)
-    state["model"] = one_copy(state["model"])
     models, _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
     return models[0].eval(), task
 

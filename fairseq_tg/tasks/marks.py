@@ -59,8 +59,9 @@ class MarkedTask(FairseqTask):
         """How many symbols the data sets have of a source and of a target without words."""
         return 1, 1
 
-    #: Whether a data set's sources have their marks. Else only fairseq's search, which is given batches, sees them.
-    marks_sources = True
+    def source_end(self, source: str, target: str) -> int:
+        """What a batch of a pair has where its sources, as the data set has them, have the end of sentence."""
+        return self.source_dictionary.eos()
 
     def frame(self, lang: str) -> Frame:
         """The symbols around a translation into a language."""

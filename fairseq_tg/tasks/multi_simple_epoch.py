@@ -156,9 +156,11 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
         source, target = (spec is not None for spec in self.args.langtoks["main"])
         return (1, 1) if self.args.lang_tok_replacing_bos_eos else (1 + source, 1 + target)
 
-    @property
-    def marks_sources(self) -> bool:  # type: ignore[override]
-        return not self.args.lang_tok_replacing_bos_eos
+    def source_end(self, source: str, target: str) -> int:
+        spec = self.args.langtoks["main"][0]
+        if not spec or not self.args.lang_tok_replacing_bos_eos:
+            return super().source_end(source, target)
+        return self.data_manager.get_encoder_langtok(source, target, spec)
 
     def frame(self, lang: str) -> Frame:
         first, prefix, eos = super().frame(lang)

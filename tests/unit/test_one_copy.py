@@ -13,16 +13,19 @@ import torch
 from fairseq import checkpoint_utils
 from torch import nn
 
-from fairseq_tg.compiled.extract import extract, extract_lazily
+from fairseq_tg.actors import MapActor
+from fairseq_tg.compiled.extract import extract, extract_lazily, make_engine
 from fairseq_tg.compiled.made import Made
 from fairseq_tg.compiled.model_file import CompiledModel, TextOptions, read, write
 from fairseq_tg.compiled.quantize import quantize
+from fairseq_tg.decoding import fast_search
 from fairseq_tg.loading import one_copy
 from fairseq_tg.loading.checkpoints import load_checkpoint
-from fairseq_tg.loading.one_copy import LARGE, OneCopy, WithoutWeights
+from fairseq_tg.loading.one_copy import LARGE, OneCopy, WithoutWeights, is_float_on_cpu
 from fairseq_tg.memory import MappedFiles
-from fairseq_tg.models.maps import ActedMaps
-from tests.conftest import FAMILIES, stir
+from fairseq_tg.models.maps import ActedMaps, attach_beside
+from fairseq_tg.models.site import ActorSite
+from tests.conftest import FAMILIES, sample, stir
 
 
 def mapped(tensor):
@@ -68,6 +71,59 @@ def test_half_precision_is_copied(workspace):
     assert isinstance(one_copy.one_copy(tensors, torch.float16), OneCopy)
 
 
+@pytest.fixture(scope="module", params=FAMILIES)
+def half_and_float(request, workspace, tmp_path_factory):
+    """Checkpoints of a base in half precision, and of the same weights in float32."""
+    state = torch.load(workspace.bases[request.param])
+    paths = [str(tmp_path_factory.mktemp(request.param) / name) for name in ("half.pt", "float.pt")]
+    for path, dtype in zip(paths, (torch.float16, torch.float32)):
+        torch.save({**state, "model": {name: tensor.half().to(dtype) for name, tensor in state["model"].items()}}, path)
+    return paths
+
+
+def logits(model, batch):
+    return model(**batch["net_input"])[0]
+
+
+def loaded(workspace, path):
+    (model,), _ = checkpoint_utils.load_model_ensemble([path], task=workspace.task())
+    return model.eval()
+
+
+def test_half_precision_is_extracted_as_what_it_is_in_float32(workspace, half_and_float):
+    half, expected = (extract(loaded(workspace, path)) for path in half_and_float)
+    assert half[0] == expected[0] and half[1].keys() == expected[1].keys()
+    for name, tensor in expected[1].items():
+        assert half[1][name].dtype == np.float32 and np.array_equal(half[1][name], tensor), name
+
+
+@torch.no_grad()
+def test_half_precision_is_computed_with_in_float32(workspace, half_and_float):
+    half, expected = (loaded(workspace, path) for path in half_and_float)
+    batch = sample(workspace.task())
+    assert torch.equal(logits(half, batch), logits(expected, batch))
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.float32}
+    assert torch.equal(logits(half, batch), logits(expected, batch))
+
+
+def test_the_engine_takes_half_precision_from_the_file(workspace, half_and_float, monkeypatch):
+    """What torch would compute with is not made for it."""
+    path, family = half_and_float[0], Path(half_and_float[0]).parent.name
+    models = []
+    monkeypatch.setattr(fast_search, "make_engine", lambda model: models.append(model) or make_engine(model))
+    workspace.generate(path, "--beam", "2")
+    dtype = torch.float16 if family.startswith("transformer") else torch.float32
+    assert {parameter.dtype for parameter in models[0].parameters()} == {dtype}
+    assert all(mapped(parameter) is (dtype == torch.float16) for parameter in models[0].parameters())
+
+
+def test_what_is_asked_for_in_half_precision_stays_so(workspace, half_and_float):
+    model = loaded(workspace, half_and_float[0]).half()
+    assert not is_float_on_cpu(model)
+    model.encoder(*(sample(workspace.task())["net_input"][name] for name in ("src_tokens", "src_lengths")))
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float16}
+
+
 def test_only_large_weights_are_not_drawn():
     with WithoutWeights():
         small, large = nn.Linear(4, 4), nn.Linear(1024, LARGE // 1024)
@@ -105,6 +161,21 @@ def test_pages_that_were_only_read_are_let_go_of(tmp_path):
     MappedFiles().page_out(array.ctypes.data, array.nbytes)
     assert before - resident_of_files() > 0.9 * array.nbytes
     assert array.sum() == 1 << 24
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="only Linux says which pages are whose")
+@torch.no_grad()
+def test_a_weight_that_was_joined_with_its_actor_is_let_go_of(tmp_path):
+    """Torch computes with both together; the base's own is in its file."""
+    np.ones((2048, 2048), dtype=np.float32).tofile(tmp_path / "file")
+    module = nn.Linear(2048, 2048)
+    module.weight = nn.Parameter(torch.from_file(str(tmp_path / "file"), False, 2048 * 2048).view(2048, 2048))
+    attach_beside(module, "actor", ActorSite(MapActor(2048, 2048, 4)))
+    assert mapped(module._parameters["weight"]) and module._parameters["weight"].sum() == 2048 * 2048
+    before = resident_of_files()
+    joined = module.weight
+    assert before - resident_of_files() > 0.9 * joined.nbytes
+    assert module._parameters["weight"].eq(1).all() and joined.eq(1).all()
 
 
 @pytest.mark.parametrize("base", FAMILIES)

@@ -37,13 +37,16 @@ class Model:
     def __init__(self, directory: Path, data: str, size: int) -> None:
         directory.mkdir()
         self.data, self.directory = data, directory
-        self.base, self.tg, self.compiled = (str(directory / name) for name in ("base.pt", "tg.pt", "model.tg"))
+        names = ("base.pt", "half.pt", "tg.pt", "model.tg")
+        self.base, self.half, self.tg, self.compiled = (str(directory / name) for name in names)
         flags = [data, "--user-dir", USER_DIR, "--task", "tg_translation", *SHAPE.format(size).split()]
         config = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), flags))
         task = tasks.setup_task(config.task)
-        _save(task.build_model(config.model), config, self.base)
+        base = task.build_model(config.model)
+        _save(base, config, self.base)
+        _save(base.half(), config, self.half)
         actors = {"_name": "tg_transformer", "base_checkpoint": self.base, "actor_rank": 16}
-        actors.update(actor_sites="maps", actor_site_rank=16)
+        actors.update(actor_sites="maps", actor_site_rank=16, actor="gate", actor_hidden=0, actor_layers=None)
         model = stir(task.build_model(OmegaConf.create(actors)), 0.02)
         with open_dict(config):
             config.model = OmegaConf.create({**actors, "base_record": model.base.to_json()})
@@ -53,6 +56,11 @@ class Model:
     def generate(self, path: str, *flags: Any) -> None:
         tg = ("--user-dir", USER_DIR, "--task", "tg_translation", "--gen-subset", "valid", "--max-len-b", "3")
         run("fairseq-generate", self.data, *tg, "--path", path, *IN_PROCESS, *flags)
+
+    def average(self) -> None:
+        out = self.directory / f"mean-{os.getpid()}.pt"
+        run_tg("actor", "average", *[self.tg] * 6, out)
+        out.unlink()
 
     def compile(self, *flags: str) -> None:
         run_tg("compile", self.tg, self.compiled, "--data", self.data, *flags)
@@ -111,7 +119,15 @@ def peak(body: Callable[[Model], None], models: Models) -> float:
 COMMANDS: Dict[str, Tuple[Callable[[Model], None], float]] = {
     # A matrix is an eighteenth of this model, and there are three of it while it is joined with its actor
     "generate with actors": (lambda model: model.generate(model.tg, "--beam", "1"), MOST + 2 / 18),
+    # Of the float32 that they are computed in
+    "generate of half precision": (lambda model: model.generate(model.half, "--beam", "1"), MOST),
+    "k-best of half precision": (
+        lambda model: model.generate(model.half, "--beam", "5", "--kbest-dir", model.directory / "kh"),
+        MOST,
+    ),
     "k-best": (lambda model: model.generate(model.base, "--beam", "5", "--kbest-dir", model.directory / "k"), MOST),
+    # The base, which is written as it is, and the actors, a seventh of it, once
+    "actor average": (Model.average, MOST),
     "compile": (lambda model: model.compile(), 0.75),  # a tensor at a time
     "compile --int8": (lambda model: model.compile("--int8"), 0.75),
 }
