@@ -10,10 +10,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 from sacrebleu.metrics import BLEU
 
-from fairseq_tg.corpus.engines import import_ctranslate2
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import by_length
-from fairseq_tg.evaluation.lineup import ACTED, CONT, PRECISIONS, Lineup, label_files, load_compared
+from fairseq_tg.evaluation.lineup import ACTED, CONT, PRECISIONS, Lineup, check_peer, label_files, load_compared
 from fairseq_tg.evaluation.machine import Bound, Machine, bound, measure_machine
 from fairseq_tg.evaluation.measure import PERCENTILES, Spread, Turns, latency_table, probe, ratio, take_turns
 from fairseq_tg.evaluation.options import BenchOptions
@@ -71,8 +70,7 @@ class Result:
 def run(options: BenchOptions) -> Result:
     """Measure everything, and write the tables, the numbers and a plot to the output directory."""
     actors, say = label_files(ACTED, options.actor), Progress()
-    if options.peer:
-        import_ctranslate2(f"--peer {options.peer}")  # if it is not there, that is found now
+    check_peer(options)
     load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
     model, task, _, _ = load_compared(load, options)
     subset = read_subset(task, options.subset, model, options.text, options.batched_sentences)

@@ -9,7 +9,7 @@ from typing import Any, Dict, Sequence, Tuple
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.extract import extract_lazily, unsupported
 from fairseq_tg.compiled.options import Compilation
-from fairseq_tg.corpus.engines import convert_to_ctranslate2
+from fairseq_tg.corpus.engines import convert_to_ctranslate2, import_ctranslate2
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.options import Evaluation
 from fairseq_tg.evaluation.systems import SYMBOLS, Load, System, Translate, build
@@ -81,6 +81,12 @@ class Lineup:
             for beam in beams:
                 search = "greedy" if beam == 1 else f"beam {beam}"
                 self.add(f"CTranslate2 {search}{label} {precision}", "ctranslate2", str(directory), beam)
+
+
+def check_peer(options: Evaluation) -> None:
+    """If the engine to compare with is not there, that is found before anything is measured."""
+    if options.peer:
+        import_ctranslate2(f"--peer {options.peer}")
 
 
 def load_compared(load: Load, options: Evaluation) -> Tuple[Any, Any, str, Dict[str, ActorModel]]:

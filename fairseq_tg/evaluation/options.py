@@ -23,6 +23,7 @@ class Evaluation:
     cont: Tuple[str, ...] = option(
         "the whole base trained on the pseudo corpus: an ordinary checkpoint; may be given several times", ()
     )
+    peer: Optional[str] = option("an engine to compare with", None, choices=("ctranslate2",))
     subset: str = option("split to translate; the report takes several, as in test,test1", "test")
     threads: int = option("of every system", 1, least=1)
     languages: LanguageOptions = field(default_factory=LanguageOptions, metadata={"help": LANGUAGES})
@@ -50,7 +51,6 @@ class BenchOptions(Evaluation):
         nargs="+",
         choices=ENGINES,
     )
-    peer: Optional[str] = option("an engine to compare with", None, choices=("ctranslate2",))
     sentences: int = option("translated one by one", 50, least=1)
     batched_sentences: int = option("translated in batches", 1000, least=1)
     batch_size: int = option("sentences of a batch", 32, least=1)

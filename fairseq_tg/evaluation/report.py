@@ -18,7 +18,7 @@ from fairseq_tg.evaluation.batches import translate_all
 from fairseq_tg.evaluation.examples import Example, choose_examples
 from fairseq_tg.evaluation.explained import draw_examples, picture_name
 from fairseq_tg.evaluation.likelihood import token_means, word_likelihood
-from fairseq_tg.evaluation.lineup import ACTED, CONT, Lineup, label_files, load_compared
+from fairseq_tg.evaluation.lineup import ACTED, CONT, Lineup, check_peer, label_files, load_compared
 from fairseq_tg.evaluation.measure import Spread, take_turns
 from fairseq_tg.evaluation.norms import NormsAt, read_norms
 from fairseq_tg.evaluation.options import ReportOptions
@@ -91,6 +91,7 @@ def make_report(options: ReportOptions) -> Report:
     """Translate, score, measure, and write report.html, report.json, report.txt and the figures."""
     started, say = time.perf_counter(), Progress()
     torch.set_num_threads(options.threads)
+    check_peer(options)
     load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
     base, task, found, acting = load_compared(load, options)
     actors, conts = label_files(ACTED, options.actor), label_files(CONT, options.cont)
@@ -109,6 +110,9 @@ def make_report(options: ReportOptions) -> Report:
         lineup.add(f"{name}{BEAM_4}", "fast", path, 4)
     for name, path in {"greedy": options.base, "beam 4": options.base, **actors}.items():
         lineup.add(f"{SLOW}{name}", "fairseq", path, 4 if name == "beam 4" else 1)
+    if options.peer:
+        say("converting for CTranslate2")
+        lineup.add_converted("", options.base, [1, 4], Path(options.out))
     functions = lineup.build()
     one_by_one = [[i] for i in range(min(options.speed_sentences, len(subset.sources)))]
     turns = take_turns(functions, subset.sources, one_by_one, options.turns, task.target_dictionary.eos(), say)
@@ -254,7 +258,9 @@ def _quality(report: Report) -> Section:
             "* and **: BLEU differs from greedy's, and from beam 4's, at p < 0.05 (paired bootstrap, 1000 samples)",
             "length: of the references' (below 1, BLEU has a brevity penalty)",
         ]
-    notes.append("tok/s: sentence by sentence; by fairseq's own search where that is said, all others on one engine")
+    notes.append(
+        "tok/s: sentence by sentence; by fairseq's own search or a peer's where it says so, else on one engine"
+    )
     header = ["system", *metrics, "length", "tok/s", "(range)"]
     return Section("Quality and speed", _share_lines(report), header, rows, notes, ["quality_and_speed"])
 

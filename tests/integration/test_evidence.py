@@ -282,6 +282,19 @@ def test_cont_stands_beside_the_actors(workspace, data, recipe, tmp_path):
         report(workspace, data, tmp_path / "other", "--cont", actor)
 
 
+def test_another_engine_stands_beside_ours(workspace, data, tmp_path):
+    flags = ["--data", data, "--base", workspace.bases["transformer"], "--subset", "test", "--oracle-beam", "0"]
+    run_tg("report", *flags, "--speed-sentences", "2", "--turns", "1", "--peer", "ctranslate2", "--out", tmp_path)
+    found = json.loads((tmp_path / "report.json").read_text())
+    for search in ("greedy", "beam 4"):
+        name = f"CTranslate2 {search} float32"
+        assert found["speed"][name]["median"] > 0
+        ours, theirs = (found["scores"]["values"][one]["BLEU"] for one in (search, name))
+        assert theirs == pytest.approx(
+            ours, abs=2 if search == "greedy" else 8
+        )  # its beam goes on where fairseq's ends
+
+
 def test_several_seeds_have_a_mean(workspace, data, recipe, tmp_path):
     actor, base = recipe[0] / "actor" / "checkpoint_best.pt", workspace.bases["lstm"]
     other = workspace.train("lstm", tmp_path / "other", "--seed", "2", "--lr", "0.1")
