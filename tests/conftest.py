@@ -161,8 +161,9 @@ def forked_probes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def heed_interrupts() -> None:
-    """For a process that is to be sent SIGINT: a shell lets what it starts in the background ignore that."""
+    """For a process that is to be sent signals: what runs these tests may ignore them (a shell's &, nohup)."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def run_tg(*flags: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -45,6 +47,8 @@ MpiDefault=none
 ReturnToService=2
 KillWait=5
 MinJobAge=2
+MessageTimeout=2
+BatchStartTimeout=1
 SlurmdParameters=config_overrides
 NodeName={host} CPUs=8
 PartitionName=cpu Nodes={host} Default=YES
@@ -91,7 +95,16 @@ class Cluster:
             self.daemons[program] = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
 
     def start_slurmd(self) -> None:
+        """Until it has told slurmctld which jobs it has; one that is this young would not be missed yet."""
+        time.sleep(4)  # over the two timeouts
+        before = self._slurmd_started()
         self._start("slurmd", "-D")
+        wait_for(lambda: self._slurmd_started() not in (before, "", "None"), 60)
+
+    def _slurmd_started(self) -> str:
+        """When the slurmd began that slurmctld knows."""
+        shown = subprocess.run(["scontrol", "show", "node"], capture_output=True, text=True).stdout
+        return "".join(re.findall(r"SlurmdStartTime=(\S+)", shown))
 
     def kill_slurmd(self) -> None:
         if "slurmd" in self.daemons:
@@ -111,11 +124,10 @@ class Cluster:
                     lost |= {int(process.name), *([int(parent)] if _name(parent) == "slurmstepd" else [])}
             except OSError:
                 continue  # it has just ended
-        for number in lost:
-            try:
-                os.kill(number, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        for how in (signal.SIGSTOP, signal.SIGKILL):  # at once: none lives to tell how another ended
+            for number in lost:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, how)
 
     def machine(self) -> str:
         """Its state; a machine that does not answer has an asterisk."""
