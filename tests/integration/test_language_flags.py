@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 
 from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import load_checkpoint
 from tests.conftest import IN_PROCESS, hypotheses, run, run_tg
-from tests.multilingual import BART, KINDS, MULTI
+from tests.multilingual import BART, KINDS, LANGUAGES, MULTI
 
 BAD = [
     ("m2m", ["-s", "zz", "-t", "en"], "language pair zz-en contains languages that are not in the language dictionary"),
@@ -173,3 +174,28 @@ def test_what_does_not_know_symbols_says_so(world, tmp_path):
         world.train("m2m", tmp_path / "changed", "--source-noise", "0.1")
     with pytest.raises(UserError, match="actor_policy_gradient does not know this task's language symbols"):
         world.train("m2m", tmp_path / "rewarded", "--criterion", "actor_policy_gradient")
+
+
+@pytest.mark.parametrize(
+    "kind, changed", [("m2m", {"encoder_langtok": "tgt"}), ("mbart50", {"decoder_langtok": False})]
+)
+def test_flags_that_take_the_place_of_recorded_ones_are_compared(world, kind, changed, tmp_path):
+    """fairseq-validate and the hub write what they are given over a checkpoint's own record."""
+    tg, actors = world.train(kind, tmp_path / "tg", "--max-update", "1"), str(tmp_path / "actor.safetensors")
+    run_tg("actor", "export", tg, actors)
+    pair = {"data": world.data, "source_lang": "aa", "target_lang": "en"}
+    others = {"langs": ",".join(reversed(LANGUAGES))}
+    for path, given, wrong in ((tg, pair, changed), (world.base(kind), {**pair, "actor_weights": actors}, others)):
+        (model,), _, _ = checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides=given)
+        assert model.sites()
+        with pytest.raises(UserError, match=f"the checkpoint was trained with --{next(iter(wrong)).replace('_', '-')}"):
+            checkpoint_utils.load_model_ensemble_and_task([path], arg_overrides={**given, **wrong})
+
+
+def test_symbols_that_a_model_puts_between_words_are_not_printed(world):
+    """Of a pair that it was not trained for, say."""
+    flags = [*world.flags("m2m"), "-s", "aa", "-t", "bb", "--path", world.base("m2m"), *IN_PROCESS]
+    flags += ["--input", world.directory / "valid.aa-en.aa", "--max-len-b", "8", "--beam", "5", "--nbest", "5"]
+    printed = [run("fairseq-interactive", world.data, *flags, *more) for more in ([], ["--keep-inference-langtok"])]
+    plain, kept = ([line for line in text.splitlines() if line.startswith("D-")] for text in printed)
+    assert "__bb__" in str(kept) and "__en__" in str(kept) and "__" not in str(plain)
