@@ -88,7 +88,7 @@ def test_an_adaptive_softmax_is_fairseqs(kinds):
 
 
 def test_every_actor_of_a_base_with_an_adaptive_softmax_acts(kinds):
-    """fairseq's LSTM has a map for its output that it then leaves out: an actor beside that would wait for a gradient."""
+    """An LSTM has a map for its output that it then leaves out: an actor beside that would have no gradient."""
     model, batch = kinds.actor_model("lstm_adaptive", actor_sites="maps").train(), sample(kinds.task())
     assert model.decoder.additional_fc is not None
     adaptive_log_probs(model.decoder.adaptive_softmax, model(**batch["net_input"])[0]).sum().backward()
