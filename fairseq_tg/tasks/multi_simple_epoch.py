@@ -215,6 +215,8 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
     # Data
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        if self.args.enable_lang_ids:
+            raise UserError("--enable-lang-ids is for models that are told numbers of languages: leave it out")
         paths = split_paths(self.args.data)
         for source, target in self.pairs:
             names = [f"{split}.{pair}.{source}" for pair in (f"{source}-{target}", f"{target}-{source}")]

@@ -40,6 +40,7 @@ BAD = [
         ["-s", "aa", "-t", "en", "--langtoks", "{'main': ('src', None)}"],
         "trained with --decoder-langtok, and this command is not so: add it",
     ),
+    ("m2m", ["-s", "aa", "-t", "en", "--enable-lang-ids"], "--enable-lang-ids is for models that are told numbers"),
     ("m2m", ["--langtoks", "main"], "is no Python dictionary: name 'main' is not defined"),
     ("m2m", ["--lang-pairs", "aa_en"], "--lang-pairs aa_en: give pairs of languages, as de-en,en-de"),
     ("m2m", ["-s", "aa", "-t", "en", "--lang-pairs", "aa_en"], "--lang-pairs aa_en: give pairs of languages"),
