@@ -133,6 +133,11 @@ def main() -> None:
         "compile": [tg, "compile", actor, at / "model.tg", "--data", data],
         "compile --int8": [tg, "compile", actor, at / "model8.tg", "--data", data, "--int8"],
         "translate": [tg, "translate", at / "model.tg", "--max-len-b", "5"],
+        "explain": [tg, "explain", at / "model.tg", "w1 w2 w3"],
+        "compile of a base": [tg, "compile", base, at / "base.tg", "--data", data],
+        "translate --actor": [
+            *(tg, "translate", at / "base.tg", "--actor", f"a={at / 'actor.safetensors'}", "--max-len-b", "5"),
+        ],
     }
     print(f"weights: {weights / 2**20:,.0f} MiB ({base})")
     for name, command in commands.items():

@@ -165,7 +165,8 @@ def _explain(options: ExplainOptions) -> None:
     if not text.strip():
         raise UserError("there is nothing to translate: give a text")
     try:
-        translator = Translator.load(options.model, source_lang=options.source_lang, target_lang=options.target_lang)
+        pair = {"source_lang": options.source_lang, "target_lang": options.target_lang}
+        translator = Translator.load(options.model, **pair, alone=True)
         explanation = explain(translator, text)
     except (ValueError, RuntimeError) as error:
         raise UserError(str(error)) from None

@@ -7,6 +7,9 @@ import shlex
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 
+from fairseq import options, tasks
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+
 from tests.conftest import IN_PROCESS, USER_DIR, make_once, run
 
 LANGUAGES = ("aa", "bb", "en")
@@ -66,6 +69,21 @@ class World(NamedTuple):
         task, flags, _ = KINDS[kind]
         return ["--user-dir", USER_DIR, "--task", f"tg_{task}" if tg else task, *shlex.split(flags)]
 
+    def task(self, kind: str, *flags: Any) -> Any:
+        """The task of a kind, for aa-en or as flags say."""
+        pair = [] if flags else ["-s", "aa", "-t", "en"]
+        parser = options.get_generation_parser()
+        words = [self.data, *self.flags(kind), "--path", "unused", *pair, *map(str, flags)]
+        return tasks.setup_task(convert_namespace_to_omegaconf(options.parse_args_and_arch(parser, words)).task)
+
+    def build(self, kind: str, out: Any, *flags: Any) -> str:
+        """Build a corpus, of all pairs or as flags say."""
+        return run(
+            *("fairseq-generate", self.data, *self.flags(kind), "--path", self.base(kind), "--gen-subset", "train"),
+            *("--beam", "3", "--max-len-b", "10", "--batch-size", "32", "--kbest-dir", out, "--kbest-jsonl"),
+            *("--kbest-block", "50", *IN_PROCESS, *flags),
+        )
+
     def generate(self, kind: str, pair: str, path: str, *flags: Any, tg: bool = True) -> str:
         source, target = pair.split("-")
         return run(
@@ -84,6 +102,13 @@ class World(NamedTuple):
             *("--max-epoch", "1", "--lr", "0.01", "--max-tokens", "400", *IN_PROCESS, "--log-format", "none", *flags),
         )
         return f"{save_dir}/checkpoint_last.pt"
+
+
+def batch_of(task: Any) -> Dict[str, Any]:
+    """The first sentences of a task's validation data."""
+    task.load_dataset("valid")
+    dataset = task.dataset("valid")
+    return dataset.collater([dataset[i] for i in range(4)])
 
 
 def make_world(directory: Path) -> World:

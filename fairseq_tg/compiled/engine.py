@@ -6,9 +6,9 @@ import ctypes
 import math
 import threading
 from ctypes import c_void_p
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -84,18 +84,17 @@ def sinusoidal_positions(count: int, dim: int, pad: int) -> np.ndarray:
 
 
 @dataclass
-class _Plain:
-    """The base of a model whose actors are in its matrices, made when it is first asked for."""
+class _Side:
+    """A model with its actors, or the base alone, where these are other matrices; made when it is first asked for."""
 
+    matrices: Sequence[str]  # as they are stored
     tensors: Dict[str, np.ndarray]
     model: Optional[c_void_p] = None
-    lock: Any = field(default_factory=threading.Lock)
 
-
-def _parts(matrices: Sequence[str], tensors: Tensors) -> Iterator[str]:
-    """The names of all tensors of some matrices."""
-    names = (f"{name}.{part}" for name in matrices for part in ("weight", "scale", "bias"))
-    return (name for name in names if name in tensors)
+    @classmethod
+    def of(cls, matrices: Sequence[str], tensors: Tensors) -> _Side:
+        names = (f"{name}.{part}" for name in matrices for part in ("weight", "scale", "bias"))
+        return cls(matrices, {name: tensors[name] for name in names if name in tensors})
 
 
 class Engine:
@@ -109,6 +108,8 @@ class Engine:
         base: Optional[Engine] = None,
         consume: bool = False,
         shortlist: Optional[Shortlist] = None,
+        later: Iterable[str] = (),
+        alone: bool = False,
     ) -> None:
         """Make it ready.
 
@@ -120,6 +121,8 @@ class Engine:
             consume: the tensors are of, or made from, a model of torch's that stays: keep none that is not read in
                 place, not even the base's own where actors are in the place of them.
             shortlist: the model's, checked; on a base, that has it.
+            later: matrices that engines on this one have others of: given when it is itself searched with.
+            alone: where there are two of a matrix, with actors and without, have one at a time, for one thread.
 
         The engine has matrices in an order of its own. What it has read of a mapped file is given back.
         """
@@ -141,7 +144,10 @@ class Engine:
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
             weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
             self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
-        known = {*(base.layout.matrices() if base else ()), *layout.acted}
+        alone = alone and bool(layout.acted)
+        actors = [name for name in layout.matrices() if name not in layout.base_matrices()] if alone else []
+        later = sorted({*later, *layout.acted})
+        known = {*(base.layout.matrices() if base else ()), *later, *actors}
         taken = 0
         for name, (rows, columns, _) in layout.matrices().items():
             if name not in known:
@@ -150,8 +156,13 @@ class Engine:
             if consume and taken > MADE:
                 give_back()
                 taken = 0
-        # What actors are in the place of: read when the base itself is asked for
-        self._plain = _Plain({} if consume else {name: tensors[name] for name in _parts(layout.acted, tensors)})
+        # By whether actors act; what they are in the place of is read when the base itself is asked for
+        self._sides: Dict[bool, _Side] = {}
+        if later and base is None:
+            self._sides[False] = _Side.of(later, {} if consume else tensors)
+        if alone:
+            self._sides[True] = _Side.of(actors, tensors)
+        self._alone, self._lock = alone, threading.Lock()
         for name, (kind, count, dim) in layout.positions().items():
             if kind != "none" and base is None:
                 made = {name: sinusoidal_positions(count, dim, layout.pad)} if kind == "sinusoidal" else tensors
@@ -164,9 +175,9 @@ class Engine:
             self._give(
                 self._library.tg_shortlist, _at(shortlist.starts), layout.source_vocabulary, _at(shortlist.tokens)
             )
-        missing = self._library.tg_connect(self._model)
-        if missing is not None:
-            raise EngineError(f"the model has no {missing.decode()}")
+        self._is_whole = not alone and (bool(layout.acted) or not self._sides)
+        if self._is_whole:
+            self._connect(self._model)
         if consume:
             give_back()
         self._files: MappedFiles = base._files if base else files
@@ -201,17 +212,20 @@ class Engine:
 
     def _model_for(self, actors: bool) -> c_void_p:
         """The model with its actors, or one with the base's own matrices in the place of those that actors changed."""
-        if actors or not self.layout.acted:
+        if self._base is not None and self.layout.acted and not actors:
+            return self._base._model_for(False)
+        if not self._sides or (actors and self._is_whole):
             return self._model
-        if self._base is not None:
-            return self._base._model
-        with self._plain.lock:
-            if self._plain.model is None:
-                self._plain.model = self._make_plain()
-        return self._plain.model
+        side = self._sides.get(actors, self._sides[False])
+        with self._lock:
+            if side.model is None:
+                if self._alone:
+                    self._let_go()
+                side.model = self._make(side)
+        return side.model
 
-    def _make_plain(self) -> c_void_p:
-        if not self._plain.tensors:
+    def _make(self, side: _Side) -> c_void_p:
+        if not side.tensors:
             raise EngineError("the base's own weights are not kept")
         model = c_void_p(self._library.tg_new(self._model))
         if not model:
@@ -220,24 +234,33 @@ class Engine:
         try:
             if any([self._library.tg_number(model, name.encode(), x) for name, x in self.layout.numbers().items()]):
                 raise EngineError(OUT_OF_MEMORY)
-            for name in self.layout.acted:
-                self._give_matrix(model, name, name, self._plain.tensors, files)
-            if self._library.tg_connect(model) is not None:
-                raise EngineError(OUT_OF_MEMORY)
+            for name in side.matrices:
+                self._give_matrix(model, name.removesuffix(ACTED), name, side.tensors, files)
+            self._connect(model)
         except EngineError:
             self._library.tg_free(model)
             raise
         return model
+
+    def _connect(self, model: c_void_p) -> None:
+        missing = self._library.tg_connect(model)
+        if missing is not None:
+            raise EngineError(f"the model has no {missing.decode()}")
+
+    def _let_go(self) -> None:
+        for side in getattr(self, "_sides", {}).values():
+            if side.model is not None:
+                self._library.tg_free(side.model)
+                side.model = None
 
     def _give(self, function: Callable[..., int], *arguments: Any) -> None:
         if function(self._model, *arguments):
             raise EngineError(OUT_OF_MEMORY)
 
     def __del__(self) -> None:
-        plain = getattr(self, "_plain", None)
-        for model in (plain.model if plain else None, getattr(self, "_model", None)):
-            if model:
-                self._library.tg_free(model)
+        self._let_go()
+        if getattr(self, "_model", None):
+            self._library.tg_free(self._model)
 
     def translate(
         self,

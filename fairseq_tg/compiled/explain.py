@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from fairseq_tg.compiled.engine import Found
+from fairseq_tg.compiled.engine import Found, Traced
 from fairseq_tg.compiled.pieces import encode_pieces
 from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.differences import differing_words
@@ -110,18 +110,22 @@ def explain_tokens(
     def written(found: List[List[Found]]) -> str:
         return fill([" ".join(decode(piece.tokens) for piece in sentence) for sentence in found])
 
+    wanted, chosen = systems(translator), "tg" if translator.layout.actor else "greedy"
     found: Dict[str, Tuple[List[List[Found]], float]] = {}
-    for name, system in systems(translator).items():
-        search(*system)  # the first time takes longer: memory is got, and read
-        started = time.perf_counter()
-        best = search(*system)
-        found[name] = (best, time.perf_counter() - started)
+    traces: List[List[Traced]] = []
+    for actors in (True, False) if translator.layout.actor else (False,):  # one after the other: see `alone`
+        for name, system in wanted.items():
+            if system[1] is actors:
+                search(*system)  # the first time takes longer: memory is got, and read
+                started = time.perf_counter()
+                best = search(*system)
+                found[name] = (best, time.perf_counter() - started)
+        ways = list(zip(pieces, (piece.tokens for sentence in found[chosen][0] for piece in sentence)))
+        traces.append([translator.trace(*way, actors) for way in ways])
+    sides = zip(ways, traces[0], traces[-1])
+    actions = join_actions([_told(translator, *way, acting, base) for way, acting, base in sides])
     greedy = written(found["greedy"][0])
-    chosen = found["tg" if translator.layout.actor else "greedy"][0]
-    outputs = [piece.tokens for sentence in chosen for piece in sentence]
-    actions = join_actions([trace_actions(translator, *both) for both in zip(pieces, outputs)])
-    translations = {name: translation(best, greedy, seconds) for name, (best, seconds) in found.items()}
-    return Explanation(text, translations, actions)
+    return Explanation(text, {name: translation(found[name][0], greedy, found[name][1]) for name in wanted}, actions)
 
 
 def mean_score(pieces: Sequence[Tuple[float, int]]) -> float:
@@ -134,6 +138,17 @@ def trace_actions(
 ) -> Actions:
     """What the actors did on the way to a translation of token ids, and what the base would have done."""
     acting, base = (translator.trace(source, target, actors, actor=actor) for actors in (True, False))
+    return _told(translator, source, target, acting, base, actor)
+
+
+def _told(
+    translator: Translator,
+    source: Sequence[int],
+    target: Sequence[int],
+    acting: Traced,
+    base: Traced,
+    actor: Optional[str] = None,
+) -> Actions:
     names = translator.engine(actor).layout.places()
     steps = [
         Step(

@@ -6,7 +6,7 @@ import math
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -52,6 +52,7 @@ class Translator:
         length_penalty: scores are divided by length to this power.
         no_shortlist: choose among all tokens, if the model has a shortlist. (Scores with one are of a softmax over it.)
         actors: files of `fairseq-tg actor export` for this base, by names that a call may choose.
+        alone: have the weights with actors or the base's in memory, not both: for one thread that asks for one first.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Translator:
         source_lang: Optional[str] = SearchOptions.source_lang,
         target_lang: Optional[str] = SearchOptions.target_lang,
         actors: Optional[Mapping[str, str]] = None,
+        alone: bool = False,
     ) -> None:
         if not 1 <= threads <= MOST_THREADS:
             raise ValueError(f"{threads} threads: give one to {MOST_THREADS}")
@@ -80,11 +82,11 @@ class Translator:
         self.layout = model.layout
         self.threads = threads
         self.check_beam(beam, nbest)
-        self._engine = Engine(model.layout, model.tensors, shortlist=model.shortlist)
-        self._actors: Dict[str, Engine] = {}
-        for name, path in (actors or {}).items():
-            layout, tensors = actor_file.put_on(path, model)
-            self._actors[name] = Engine(layout, tensors, base=self._engine)
+        put_on = {name: actor_file.put_on(path, model) for name, path in (actors or {}).items()}
+        # The matrices that none of the actors leaves as they are
+        later = set.intersection(*(set(layout.acted) for layout, _ in put_on.values())) if put_on else ()
+        self._engine = Engine(model.layout, model.tensors, shortlist=model.shortlist, later=later, alone=alone)
+        self._actors = {name: Engine(*acted, base=self._engine) for name, acted in put_on.items()}
         self._text, self._subwords = model.text, subword_functions(model.text, model.subword_model)
         self._source = {symbol: index for index, symbol in enumerate(model.source_symbols)}
         self._source_symbols, self._target = model.source_symbols, model.target_symbols

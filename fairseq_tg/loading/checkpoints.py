@@ -50,6 +50,8 @@ EVALUATED_OPTIONS = {
     *("extra_data", "extra_lang_pairs", "langtoks", "sampling_weights"),
     *(f"pipeline_{side}{what}" for side in ("", "encoder_", "decoder_") for what in ("balance", "devices")),
 }
+#: In a checkpoint's options: those of its task, as they were, that a command or the hub gives others in the place of
+REPLACED = "replaced_options"
 #: Tensors that only models of fairseq 0.12.2 have: see `changes`
 COPIES = tuple(f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias"))
 _EXTRA = re.compile(rf"encoder\.layers\.\d+\.({'|'.join(COPIES)})|(en|de)coder\.embed_positions\._float_tensor")
@@ -87,12 +89,32 @@ def load_checkpoint(
         refuse_code(state["cfg"], path)
     except OmegaConfBaseException as error:  # a value that names another which is not there
         raise _not_a_checkpoint(path, error) from None
+    _keep_replaced(state, arg_overrides or {})
     _override_base(state["cfg"]["model"], arg_overrides or {})
     _take_up_task(state, arg_overrides or {})
     state["model"] = without_extras(state["model"])
     if tensors_are_taken():
         state["model"] = one_copy(state["model"])
     return state
+
+
+def _task_options(state: Mapping[str, Any]) -> Dict[str, Any]:
+    options = state.get("args") or state.get("cfg")
+    task = options.get("task") if isinstance(options, Mapping) else options
+    return dict(vars(task) if isinstance(task, Namespace) else task) if isinstance(task, (Namespace, Mapping)) else {}
+
+
+def _keep_replaced(state: Dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Have the record of a checkpoint's task say what it was trained with: fairseq writes `overrides` over that."""
+    simple = (str, int, float, list, tuple, dict, type(None))
+    options = state.pop(REPLACED, {})
+    replaced = {name: options[name] for name in overrides if isinstance(options.get(name, ...), simple)}
+    if not replaced:
+        return
+    with open_dict(state["cfg"]):
+        state["cfg"][REPLACED] = replaced
+    if isinstance(state["cfg"]["model"], Namespace):
+        setattr(state["cfg"]["model"], REPLACED, replaced)
 
 
 def _take_up_task(state: Dict[str, Any], overrides: Mapping[str, Any]) -> None:
@@ -162,6 +184,7 @@ def read_state(file: Any, **options: Any) -> Any:
     state = load_data(file, **options)
     if isinstance(state, dict):
         refuse_lookups({name: state.get(name) for name in ("args", "cfg")}, getattr(file, "name", "a checkpoint"))
+        state[REPLACED] = _task_options(state)
     return state
 
 

@@ -85,7 +85,8 @@ class TGLSTMModel(ActorModel, LSTMModel):
             yield from seams_beside(cell, f"decoder.layers.{index}", index)
         for name in ("encoder_hidden_proj", "encoder_cell_proj", "attention", "additional_fc"):
             module = getattr(self.decoder, name, None)
-            if module is not None:
+            is_used = name != "additional_fc" or self.decoder.adaptive_softmax is None
+            if module is not None and is_used:
                 yield from seams_beside(module, f"decoder.{name}", last)
 
     def attach(self, seam: Seam, site: ActorSite) -> None:

@@ -15,7 +15,14 @@ from torch import Tensor
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import parse_json
-from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_code, refuse_lookups, split_tensors
+from fairseq_tg.loading.checkpoints import (
+    REPLACED,
+    fingerprint,
+    load_checkpoint,
+    refuse_code,
+    refuse_lookups,
+    split_tensors,
+)
 from fairseq_tg.models.kinds import refuse_kinds
 
 FAMILY_PREFIX = "tg_"
@@ -76,6 +83,7 @@ class Base:
             raise UserError(f"{path} has actors already: give the checkpoint of a model without")
         options = vars(config) if isinstance(config, Namespace) else OmegaConf.to_container(config, resolve=True)
         assert isinstance(options, dict)
+        options = {name: value for name, value in options.items() if name != REPLACED}
         if options.get("quant_noise_scalar") or (options.get("quant_noise") or {}).get("scalar"):
             raise UserError(
                 f"'{path}' was trained with --quant-noise-scalar, so that fairseq rounds its weights where it "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from argparse import Namespace
+from collections import ChainMap
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from fairseq.utils import split_paths
 from omegaconf import OmegaConf
 
 from fairseq_tg.errors import UserError
+from fairseq_tg.loading.checkpoints import REPLACED
 from fairseq_tg.loading.splits import indexable
 from fairseq_tg.names import TG
 from fairseq_tg.tasks.damage import naming_damage
@@ -237,6 +239,8 @@ def recorded_task(model_config: Any) -> Mapping[str, Any]:
     """The options of the task that a checkpoint was trained in, from its model's: a part of the same record."""
     if isinstance(model_config, Namespace):
         # fairseq's way: all options of the command
-        return {**vars(model_config), "_name": getattr(model_config, "task", None)}
-    task = model_config._get_root().get("task", {})
-    return vars(task) if isinstance(task, Namespace) else task or {}
+        options = vars(model_config)
+        return ChainMap(options.get(REPLACED, {}), {**options, "_name": options.get("task")})
+    root = model_config._get_root()
+    task = root.get("task", {})
+    return ChainMap(root.get(REPLACED, {}), vars(task) if isinstance(task, Namespace) else task or {})

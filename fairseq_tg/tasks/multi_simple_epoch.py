@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, cast
 
 from fairseq.data import indexed_dataset
 from fairseq.data.multilingual.multilingual_utils import get_lang_tok
@@ -79,13 +79,11 @@ class MultiSimpleEpochTask(TranslationMultiSimpleEpochTask):
         extra_gen_cls_kwargs: Optional[Dict] = None,
         **more: Any,
     ) -> Any:
-        # The parent's own leaves out `seq_gen_cls`, and looks for its option --keep-inference-langtok among another
-        # group's.
+        # The parent's own leaves out `seq_gen_cls`, looks for its option --keep-inference-langtok among another
+        # group's, and prints the symbols of other languages, which a model puts between words.
         extra = dict(extra_gen_cls_kwargs or {})
-        spec = self.args.langtoks["main"][1]
-        if spec and not self.args.keep_inference_langtok and self.args.target_lang is not None:
-            symbol = self.data_manager.get_decoder_langtok(self.args.target_lang, spec)
-            extra["symbols_to_strip_from_output"] = {symbol}
+        if not self.args.keep_inference_langtok:
+            extra["symbols_to_strip_from_output"] = cast(Any, self).marks
         return super(TranslationMultiSimpleEpochTask, self).build_generator(models, args, seq_gen_cls, extra, **more)
 
 
@@ -217,6 +215,8 @@ class TGTranslationMultiSimpleEpochTask(TGTask, MultiSimpleEpochTask):
     # Data
 
     def load_dataset(self, split: str, epoch: int = 1, combine: bool = False, **kwargs: Any) -> None:
+        if self.args.enable_lang_ids:
+            raise UserError("--enable-lang-ids is for models that are told numbers of languages: leave it out")
         paths = split_paths(self.args.data)
         for source, target in self.pairs:
             names = [f"{split}.{pair}.{source}" for pair in (f"{source}-{target}", f"{target}-{source}")]

@@ -13,9 +13,10 @@ from fairseq_tg.errors import UserError
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, split_tensors
 from tests.conftest import BASES, IN_PROCESS, TRAIN_BASE, Workspace, hypotheses, run, run_tg, sample
 
+ADAPTIVE = "--adaptive-softmax-cutoff 8 --criterion adaptive_loss --ddp-backend legacy_ddp"
 KINDS = {
-    "transformer_adaptive": f"""{BASES["transformer"]} --adaptive-softmax-cutoff 8 --criterion adaptive_loss
-        --ddp-backend legacy_ddp""",
+    "transformer_adaptive": f"{BASES['transformer']} {ADAPTIVE}",
+    "lstm_adaptive": f"{BASES['lstm']} {ADAPTIVE}",
     "transformer_checkpointed": f"{BASES['transformer']} --checkpoint-activations",
     "transformer_noisy": f"{BASES['transformer']} --quant-noise-pq 0.3 --quant-noise-pq-block-size 4",
     "transformer_align": BASES["transformer"].replace("--arch transformer", "--arch transformer_align"),
@@ -43,7 +44,8 @@ def test_actors_on_other_kinds(kinds, kind, tmp_path):
     """A fresh actor changes nothing; a trained one does; the oracle and the fast path say what fairseq says."""
     base = kinds.bases[kind]
     fresh = kinds.train(kind, tmp_path / "fresh", "--lr", "0", "--max-update", "1")
-    tg = kinds.train(kind, tmp_path / "tg", "--lr", "0.1", "--max-update", "8", "--report-accuracy")
+    everywhere = ["--actor-sites", "maps"] if kind.endswith("adaptive") else []
+    tg = kinds.train(kind, tmp_path / "tg", "--lr", "0.1", "--max-update", "8", "--report-accuracy", *everywhere)
     for beam in ("1", "3"):
         expected = hypotheses(kinds.generate(base, "--beam", beam))
         assert hypotheses(kinds.generate(fresh, "--beam", beam)) == expected and len(expected) == 30
@@ -83,6 +85,14 @@ def test_an_adaptive_softmax_is_fairseqs(kinds):
     assert torch.allclose(found, expected, atol=1e-5) and torch.allclose(
         found.exp().sum(-1), torch.ones(found.shape[:2])
     )
+
+
+def test_every_actor_of_a_base_with_an_adaptive_softmax_acts(kinds):
+    """An LSTM has a map for its output that it then leaves out: an actor beside that would have no gradient."""
+    model, batch = kinds.actor_model("lstm_adaptive", actor_sites="maps").train(), sample(kinds.task())
+    assert model.decoder.additional_fc is not None
+    adaptive_log_probs(model.decoder.adaptive_softmax, model(**batch["net_input"])[0]).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
 
 
 def test_an_adaptive_softmax_is_refused_by_name(kinds, tmp_path):

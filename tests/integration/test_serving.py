@@ -151,6 +151,9 @@ def test_one_process_serves_many_actors(workspace, trained, compiled, tmp_path):
     alone = Translator.load(str(tmp_path / "maps.tg"))
     assert beside.translate(lines, actor="three") == alone.translate(lines) != outputs[None]
     assert beside.translate(lines, actor=None) == alone.translate(lines, actors=False) == outputs[None]
+    both = Translator.load(str(tmp_path / "base.tg"), actors={**with_maps, **files})  # some are in its place, some not
+    for name, output in {**outputs, "three": alone.translate(lines)}.items():
+        assert both.translate(lines, actor=name) == output
     assert len(Translator.load(str(tmp_path / "small.tg"), actors=with_maps).translate(lines)) == len(lines)
     with pytest.raises(ValueError, match="no actor 'three': there are one, two"):
         translator.translate(lines, actor="three")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,25 @@ def test_four_systems_are_in_one_file(explanation: Explanation) -> None:
     assert actions.places == ["layer 1", "layer 2"]
     greedy = explanation.translations["greedy"].text
     assert all(found.words == differing_words(found.text, greedy) for found in explanation.translations.values())
+
+
+@pytest.mark.parametrize("sites", ["attention", "maps"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_one_side_in_memory_at_a_time_all_is_the_same(
+    workspace: Workspace, family: str, sites: str, tmp_path: Path
+) -> None:
+    model = stir(workspace.actor_model(family, actor_sites=sites), 1.0)
+    compile_model(model, workspace.task(), Compilation("", str(tmp_path / "model.tg")))
+    found = [
+        explain(Translator.load(str(tmp_path / "model.tg"), alone=alone), "w1 w2. w3 w8") for alone in (False, True)
+    ]
+    both, alone = (
+        replace(
+            item, translations={name: replace(told, milliseconds=0) for name, told in item.translations.items()}
+        ).to_json()
+        for item in found
+    )
+    assert both == alone and both["translations"]["greedy"] != both["translations"]["tg"]
 
 
 def test_several_sentences_are_each_explained(workspace: Workspace, tmp_path: Path) -> None:

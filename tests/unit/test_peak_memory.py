@@ -68,6 +68,16 @@ class Model:
     def translate(self) -> None:
         assert len(Translator.load(self.compiled, max_len_b=3).translate(["w1 w2", "w3"])) == 2
 
+    def explain(self) -> None:
+        assert run_tg("explain", self.compiled, "w1 w2", "--json")
+
+    def translate_with_an_actor_file(self) -> None:
+        base, actor = (str(self.directory / name) for name in ("base.tg", "actor.safetensors"))
+        if not Path(actor).exists():
+            run_tg("compile", self.base, base, "--data", self.data)
+            run_tg("actor", "export", self.tg, actor)
+        assert len(Translator.load(base, actors={"a": actor}, max_len_b=3).translate(["w1 w2", "w3"], actor="a")) == 2
+
 
 def _save(model: Any, config: Any, path: str) -> None:
     history = {"criterion_name": "none", "optimizer_name": "none", "lr_scheduler_state": {}, "num_updates": 0}
@@ -139,9 +149,11 @@ def test_commands_take_little_more_than_the_weights(models: Models, name: str) -
     assert peak(body, models) < most
 
 
-def test_of_a_compiled_file_only_what_is_used_is_in_memory(models: Models) -> None:
+@pytest.mark.parametrize("body", [Model.translate, Model.explain, Model.translate_with_an_actor_file])
+def test_of_a_compiled_file_only_what_is_used_is_in_memory(models: Models, body: Callable[[Model], None]) -> None:
     """It has the base's matrices and those with actors."""
     for model in models:
         model.compile()
+        model.translate_with_an_actor_file()
     assert Path(models.large.compiled).stat().st_size > 1.9 * models.large.weights
-    assert 1.0 < peak(Model.translate, models) < MOST
+    assert 1.0 < peak(body, models) < MOST
