@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -212,6 +213,21 @@ def test_an_interrupt_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cli, "read_options", interrupt)
     with pytest.raises(UserError, match="interrupted: run the same command to go on"):
+        run_tg("run", "--data", "data", "--base", "base.pt", "--out", "out")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS], ids=errno.errorcode.get)
+def test_a_place_that_is_not_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """A log of a shard, say, when a run is started again by somebody else. (Root, who may do anything, sees none.)"""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number), b"out/pseudo-bin.logs/shard-0-of-1.log")
+
+    monkeypatch.setattr(cli, "read_options", refuse)
+    message = (
+        f"'out/pseudo-bin.logs/shard-0-of-1.log': {os.strerror(number)}; give a place where you may read and write"
+    )
+    with pytest.raises(UserError, match=message):
         run_tg("run", "--data", "data", "--base", "base.pt", "--out", "out")
 
 
