@@ -141,14 +141,12 @@ def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path
 
 
 def ratios(result: Result, mode: str = "single") -> List[Tuple[str, str, Spread]]:
-    """Every ratio for which both systems were measured, turn by turn: sentence by sentence, or in batches.
-
-    None to a system that translates everything to nothing.
-    """
+    """Every ratio for which both systems were measured, turn by turn: sentence by sentence, or in batches."""
     labels = [*label_files(ACTED, result.options.actor)] or [""]
     pairs = dict.fromkeys((a.format(tg=tg), b.format(tg=tg)) for tg in labels for a, b in RATIOS)
     turns = {name: getattr(row, mode) for name, row in result.rows.items()}
-    return [(a, b, ratio(turns[a], turns[b])) for a, b in pairs if a in turns and b in turns and any(turns[b].tokens)]
+    found = {(a, b): ratio(turns[a], turns[b]) for a, b in pairs if a in turns and b in turns}
+    return [(a, b, spread) for (a, b), spread in found.items() if spread is not None]
 
 
 def as_json(result: Result) -> Dict[str, Any]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import Say, in_batches
@@ -92,8 +92,10 @@ def _noting(
     return run
 
 
-def ratio(a: Turns, b: Turns) -> Spread:
-    """How many times as many tokens a second a gives, turn by turn."""
+def ratio(a: Turns, b: Turns) -> Optional[Spread]:
+    """How many times as many tokens a second a gives, turn by turn; None if b translates everything to nothing."""
+    if not any(b.tokens):
+        return None
     return Spread.of([x / y for x, y in zip(a.tokens_per_second(), b.tokens_per_second())])
 
 

@@ -31,6 +31,7 @@ def test_turns_are_taken_in_changing_order_and_timed() -> None:
 
 def test_ratios_are_of_turns() -> None:
     assert ratio(Turns([10, 30], [1.0, 1.0]), Turns([5, 5], [1.0, 1.0])) == Spread(4.0, 2.0, 6.0)
+    assert ratio(Turns([6], [1.0]), Turns([0], [1.0])) is None
 
 
 def test_there_is_no_ratio_to_a_system_that_says_nothing() -> None:
