@@ -237,6 +237,16 @@ def test_averages_in_training_are_refused_by_name(workspace: Workspace, tmp_path
     assert not (tmp_path / "tg" / "checkpoint_last.pt").exists()
 
 
+def test_paths_that_begin_with_a_dash_are_no_options(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-bin").symlink_to(workspace.data)
+    Path("-base.pt").symlink_to(workspace.bases["transformer"])
+    recipe = open_base(Recipe(data="-bin", base="-base.pt", out="-out"))[0]
+    assert [recipe.data, recipe.base, recipe.out] == [str(tmp_path / name) for name in ("-bin", "-base.pt", "-out")]
+
+
 def test_a_base_without_attention_is_refused_before_its_corpus(workspace: Workspace, tmp_path: Path) -> None:
     base = tmp_path / "base" / "checkpoint_last.pt"
     sizes = ["--encoder-embed-dim", "8", "--decoder-embed-dim", "8", "--no-cross-attention"]
