@@ -378,6 +378,10 @@ def _main(argv: Optional[List[str]]) -> None:
             "there is not enough memory: take a smaller model, batch or beam, or a machine with more"
         ) from None
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename is not None:
+            raise UserError(
+                f"'{os.fsdecode(error.filename)}': {error.strerror}; give a place where you may read and write"
+            ) from None
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         _drop_output()

@@ -11,6 +11,9 @@ from typing import Any, Iterator, Optional
 
 from fairseq_tg.errors import UserError
 
+#: In the name of a file that is being written
+TEMPORARY = ".tmp"
+
 
 @contextmanager
 def replacing(path: str) -> Iterator[str]:
@@ -19,7 +22,7 @@ def replacing(path: str) -> Iterator[str]:
     If anything goes wrong, `path` is as it was and the temporary file is gone.
     """
     # Not by the process' number: in two containers on one disk there are two of the same
-    temporary = f"{path}.tmp{uuid.uuid4().hex}"
+    temporary = f"{path}{TEMPORARY}{uuid.uuid4().hex}"
     try:
         try:
             yield temporary
@@ -32,6 +35,12 @@ def replacing(path: str) -> Iterator[str]:
                 os.remove(temporary)
     except OSError as error:
         raise UserError(f"cannot write '{path}': {error.strerror or error}") from None
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what processes that were killed had not written to its end, where nobody else is writing."""
+    for path in directory.glob(f"*{TEMPORARY}*"):
+        path.unlink(missing_ok=True)
 
 
 def check_no_input(out: str, *inputs: Optional[str]) -> None:

@@ -76,14 +76,14 @@ def put_on(path: str, base: CompiledModel) -> Tuple[Layout, Tensors]:
             f"{str(metadata.get('base_fingerprint'))[:12]}, this is {base.base_fingerprint[:12]}): compile that one"
         )
     try:
-        return _fitted(path, metadata, tensors, base)
+        return _fitted(metadata, tensors, base)
     except (ValueError, TypeError, KeyError) as error:
         raise ActorFileError(
             f"the actors of '{path}' are not those that it says it has ({error}): export it again"
         ) from None
 
 
-def _fitted(path: str, metadata: Dict[str, Any], tensors: Tensors, base: CompiledModel) -> Tuple[Layout, Tensors]:
+def _fitted(metadata: Dict[str, Any], tensors: Tensors, base: CompiledModel) -> Tuple[Layout, Tensors]:
     paper, further = NAMES[base.layout.family]
     changes = {name: tensors[name] for name in tensors if ACTION in name}
     tensors = {name: tensor for name, tensor in tensors.items() if name not in changes}

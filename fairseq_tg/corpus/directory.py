@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from fairseq_tg.corpus.blocks import BlockStore
 from fairseq_tg.corpus.pairs import Pair
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import make_directory, parse_json, replacing
+from fairseq_tg.files import make_directory, parse_json, remove_unfinished, replacing
 from fairseq_tg.locks import take_lock
 
 MANIFEST = "manifest.json"
@@ -146,9 +146,9 @@ class CorpusDirectory:
     def clear(self) -> None:
         """Remove what is needed only while a corpus is being built; others may be doing the same."""
         shutil.rmtree(self.blocks.directory, ignore_errors=True)
-        for pattern in (".lock-*", "*.tmp*"):  # also of processes that were killed
-            for path in self.path.glob(pattern):
-                path.unlink(missing_ok=True)
+        remove_unfinished(self.path)
+        for path in self.path.glob(".lock-*"):  # also of processes that were killed
+            path.unlink(missing_ok=True)
 
 
 def check_training_split(data: str, pairs: Sequence[Tuple[str, str]] = ()) -> None:

@@ -144,8 +144,9 @@ def ratios(result: Result, mode: str = "single") -> List[Tuple[str, str, Spread]
     """Every ratio for which both systems were measured, turn by turn: sentence by sentence, or in batches."""
     labels = [*label_files(ACTED, result.options.actor)] or [""]
     pairs = dict.fromkeys((a.format(tg=tg), b.format(tg=tg)) for tg in labels for a, b in RATIOS)
-    rows = result.rows
-    return [(a, b, ratio(getattr(rows[a], mode), getattr(rows[b], mode))) for a, b in pairs if a in rows and b in rows]
+    turns = {name: getattr(row, mode) for name, row in result.rows.items()}
+    found = {(a, b): ratio(turns[a], turns[b]) for a, b in pairs if a in turns and b in turns}
+    return [(a, b, spread) for (a, b), spread in found.items() if spread is not None]
 
 
 def as_json(result: Result) -> Dict[str, Any]:

@@ -10,7 +10,7 @@ from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.extract import extract_lazily, unsupported
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.corpus.engines import convert_to_ctranslate2, import_ctranslate2
-from fairseq_tg.errors import UserError
+from fairseq_tg.errors import UserError, printable
 from fairseq_tg.evaluation.options import Evaluation
 from fairseq_tg.evaluation.systems import SYMBOLS, Load, System, Translate, build
 from fairseq_tg.languages import LanguageOptions
@@ -112,7 +112,7 @@ def label_files(name: str, paths: Sequence[str]) -> Dict[str, str]:
     """Checkpoints by a short name, or by several, with the last part of their paths that tells them apart."""
     if len(paths) == 1:
         return {name: paths[0]}
-    parts = [[Path(path).stem, *(parent.name for parent in Path(path).parents)] for path in paths]
+    parts = [[printable(part) for part in (Path(p).stem, *(above.name for above in Path(p).parents))] for p in paths]
     for found in zip(*parts):
         if len(set(found)) == len(found):
             return {f"{name}:{part}": path for part, path in zip(found, paths)}

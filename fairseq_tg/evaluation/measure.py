@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Callable, Dict, List, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
+from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import Say, in_batches
 from fairseq_tg.evaluation.systems import System, Tokens, Translate, build
 from fairseq_tg.languages import LanguageOptions
-from fairseq_tg.launch.processes import python
+from fairseq_tg.launch.processes import describe_end, last_words, python
 
 #: Percentiles of the latency of a sentence
 PERCENTILES = (50, 90, 99)
@@ -91,8 +92,10 @@ def _noting(
     return run
 
 
-def ratio(a: Turns, b: Turns) -> Spread:
-    """How many times as many tokens a second a gives, turn by turn."""
+def ratio(a: Turns, b: Turns) -> Optional[Spread]:
+    """How many times as many tokens a second a gives, turn by turn; None if b translates everything to nothing."""
+    if not any(b.tokens):
+        return None
     return Spread.of([x / y for x, y in zip(a.tokens_per_second(), b.tokens_per_second())])
 
 
@@ -121,7 +124,8 @@ def probe(system: System, sources: Sequence[Tokens]) -> Dict[str, float]:
         env=environment,
     )  # fmt: skip
     if done.returncode:
-        raise RuntimeError(f"{system.name} did not start: {done.stderr.strip().splitlines()[-1:]}")
+        how = describe_end(done.returncode)
+        raise UserError(f"{system.name}, in a process of its own, {how}: {last_words(done.stderr)}")
     answer = json.loads(done.stdout.splitlines()[-1])
     return {"start_seconds": answer["ready"] - started, "peak_bytes": answer["peak_bytes"]}
 

@@ -105,6 +105,7 @@ def _picture(draw: Callable[[Any], None], size: Tuple[int, int] = (8, 4)) -> Opt
         return None
     with pyplot.rc_context():
         pyplot.rcdefaults()  # a file of settings in the current directory may ask for anything: for LaTeX, say
+        pyplot.rcParams["text.parse_math"] = False  # a name with dollars is no formula
         figure, axes = pyplot.subplots(figsize=size)
         draw(axes)
         axes.grid(alpha=0.3)

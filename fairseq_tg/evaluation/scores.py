@@ -86,7 +86,8 @@ def _paired(
     found = dict(zip(metrics, list(results.values())[1:]))  # after the systems' names; some have names of their own
     p_values: Dict[str, Dict[str, Optional[float]]] = {}
     for index, name in enumerate(others, start=1):
-        # sacrebleu counts samples with a larger difference than there is: of none at all, it finds none larger
-        same = list(outputs[name]) == list(outputs[baseline])
-        p_values[name] = {metric: 1.0 if same else found[metric][index].p_value for metric in metrics}
+        # sacrebleu counts samples with a larger difference than there is: of none at all, it may find none larger
+        p_values[name] = {
+            metric: 1.0 if rows[index].score == rows[0].score else rows[index].p_value for metric, rows in found.items()
+        }
     return p_values

@@ -73,7 +73,7 @@ def run_all(commands: Sequence[Command], threads: int, show: Callable[[], None] 
             for _ in commands:
                 command, status = _wait(ended, show)
                 if status:
-                    raise failure(command.name, _describe(status), command.log)
+                    raise failure(command.name, describe_end(status), command.log)
             show()
         except KeyboardInterrupt:
             raise UserError(INTERRUPTED) from None
@@ -83,7 +83,8 @@ def run_all(commands: Sequence[Command], threads: int, show: Callable[[], None] 
 
 def failure(name: str, how: str, log: Optional[Path]) -> UserError:
     """What is said of a command that ended badly, with the last thing that it said itself."""
-    said = f": {_last_words(log)} (see '{log}');" if log else ":"
+    words = log.read_text(errors="replace") if log and log.exists() else ""
+    said = f": {last_words(words)} (see '{log}');" if log else ":"
     return UserError(f"{name} {how}{said} run the same command to go on")
 
 
@@ -137,15 +138,16 @@ def _end(processes: List[Popen]) -> None:
             process.wait()
 
 
-def _describe(status: int) -> str:
+def describe_end(status: int) -> str:
+    """How a command ended, by the status of its process."""
     if status >= 0:
         return f"failed with status {status}"
     names = {int(number): number.name for number in signal.Signals}  # of real-time signals there are two
     return f"was killed by {names.get(-status, f'signal {-status}')}"
 
 
-def _last_words(log: Path) -> str:
-    text = log.read_text(errors="replace") if log.exists() else ""
+def last_words(text: str) -> str:
+    """Of all that a command printed: its error, if that is one of ours, else its last line."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(SLURMS)]
     ours = [line.partition(PREFIX)[2] for line in lines if PREFIX in line]
     return (ours or lines or ["it said nothing"])[-1]

@@ -274,6 +274,11 @@ class ActorModel(BaseFairseqModel):
         own = self.actor_tensors()
         if self.awaiting_base and not actors:
             actors, self.awaiting_base = own, False
+        if not actors:
+            raise UserError(
+                "the checkpoint is of the base alone, without actors to go on from: leave --restore-file and "
+                "--finetune-from-model out, for fresh actors on --base-checkpoint"
+            )
         if {n: t.shape for n, t in own.items()} != {n: t.shape for n, t in actors.items()}:
             raise UserError(
                 "the checkpoint's actors have other shapes than this model's: go on with the same --actor, "

@@ -75,8 +75,8 @@ def ablate(recipe: Ablation) -> Tuple[Scores, str]:
     if unknown:
         raise UserError(f"--only {min(unknown)}: there are {', '.join(names)}")
     planned = [cell for cell in planned if not recipe.only or cell.name in recipe.only]
-    out = Path(recipe.out)
     recipe, base, model, task = open_base(recipe)
+    out = Path(recipe.out)
     check(recipe, model, task)
     recipe = with_tokenizer(recipe, model, task)
     tokenizer = recipe.text.sacrebleu_tokenizer or USUAL

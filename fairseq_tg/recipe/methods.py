@@ -155,7 +155,7 @@ def _table(recipe: Ablation, methods: List[Method], scores: Scores, turns: Dict[
                 f"{statistics.stdev(found):.2f}" if several else "",
                 f"{sum(bleu < greedy for bleu in found)} of {len(found)}" if several else "",
                 f"{speed.median:,.0f}",
-                f"{times.median:.2f}",
+                "" if times is None else f"{times.median:.2f}",
             ]
         )
     header = ["method", *metrics, "BLEU of seeds", "s.d.", "below greedy", "tokens/s", "times greedy"]

@@ -122,11 +122,13 @@ def open_base(recipe: R) -> Tuple[R, Base, Any, Any]:
 
     Refuses what there are no actors for, or has some already.
     """
-    for name in ("data", "base", "out"):
-        if os.pathsep in getattr(recipe, name):
-            raise UserError(
-                f"--{name} {getattr(recipe, name)}: to fairseq a '{os.pathsep}' is between two paths; give one without"
-            )
+    paths = {name: getattr(recipe, name) for name in ("data", "base", "out")}
+    for name, path in paths.items():
+        if os.pathsep in path:
+            raise UserError(f"--{name} {path}: to fairseq a '{os.pathsep}' is between two paths; give one without")
+    # To fairseq's commands, what begins with a dash is an option
+    dashed = {name: os.path.abspath(path) for name, path in paths.items() if path.startswith("-")}
+    recipe = replace(recipe, **dashed)
     out = Path(recipe.out)
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {recipe.out} is a file: give a directory")

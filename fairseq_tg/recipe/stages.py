@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from fairseq_tg.corpus.directory import describe_difference, hash_file
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import make_directory, parse_json, replacing
+from fairseq_tg.files import make_directory, parse_json, remove_unfinished, replacing
 from fairseq_tg.locks import take_lock
 
 STAMP = "stage.json"
@@ -97,6 +97,7 @@ class Stage:
             found = self._read()
             if found is not None and not self._is_whole(found):  # what is left is not to be gone on from
                 self._clear()
+            remove_unfinished(self.directory)
             self._write({"settings": self.settings})
             yield
             missing = [name for name in outputs if not (self.directory / name).is_file()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -215,10 +216,35 @@ def test_an_interrupt_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         run_tg("run", "--data", "data", "--base", "base.pt", "--out", "out")
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS], ids=errno.errorcode.get)
+def test_a_place_that_is_not_ours_is_one_line(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """A log of a shard, say, when a run is started again by somebody else. (Root, who may do anything, sees none.)"""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number), b"out/pseudo-bin.logs/shard-0-of-1.log")
+
+    monkeypatch.setattr(cli, "read_options", refuse)
+    message = (
+        f"'out/pseudo-bin.logs/shard-0-of-1.log': {os.strerror(number)}; give a place where you may read and write"
+    )
+    with pytest.raises(UserError, match=message):
+        run_tg("run", "--data", "data", "--base", "base.pt", "--out", "out")
+
+
 def test_averages_in_training_are_refused_by_name(workspace: Workspace, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--store-ema is not for actors"):
         workspace.train("transformer", tmp_path / "tg", "--store-ema")
     assert not (tmp_path / "tg" / "checkpoint_last.pt").exists()
+
+
+def test_paths_that_begin_with_a_dash_are_no_options(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("-bin").symlink_to(workspace.data)
+    Path("-base.pt").symlink_to(workspace.bases["transformer"])
+    recipe = open_base(Recipe(data="-bin", base="-base.pt", out="-out"))[0]
+    assert [recipe.data, recipe.base, recipe.out] == [str(tmp_path / name) for name in ("-bin", "-base.pt", "-out")]
 
 
 def test_a_base_without_attention_is_refused_before_its_corpus(workspace: Workspace, tmp_path: Path) -> None:

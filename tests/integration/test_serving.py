@@ -353,6 +353,14 @@ def test_bench_compares_what_there_is(workspace, trained, base, tmp_path):
 
 
 @pytest.mark.usefixtures("forked_probes")
+def test_a_system_that_does_not_start_is_one_line(workspace):
+    with pytest.raises(
+        UserError, match=r"tg, in a process of its own, failed with status 1: no checkpoint at 'none\.pt'"
+    ):
+        probe(System("tg", "fast", "none.pt", workspace.data), [[5, 6, 2]])
+
+
+@pytest.mark.usefixtures("forked_probes")
 def test_bench_of_some_engines(workspace, tmp_path):
     flags = ["--data", workspace.data, "--base", workspace.bases["fconv"], "--subset", "valid", "--out", tmp_path]
     few = ["--sentences", "1", "--batched-sentences", "2", "--turns", "1", "--max-len-b", "5"]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+from fairseq_tg.evaluation.bench import Result, ratios
 from fairseq_tg.evaluation.measure import Spread, Turns, latency_table, ratio, take_turns
+from fairseq_tg.evaluation.options import BenchOptions
 
 
 def test_turns_are_taken_in_changing_order_and_timed() -> None:
@@ -26,6 +31,16 @@ def test_turns_are_taken_in_changing_order_and_timed() -> None:
 
 def test_ratios_are_of_turns() -> None:
     assert ratio(Turns([10, 30], [1.0, 1.0]), Turns([5, 5], [1.0, 1.0])) == Spread(4.0, 2.0, 6.0)
+    assert ratio(Turns([6], [1.0]), Turns([0], [1.0])) is None
+
+
+def test_there_is_no_ratio_to_a_system_that_says_nothing() -> None:
+    """A base that has learned nothing may end every sentence at once."""
+    turns = {"fast greedy base": Turns([0, 0], [1.0, 1.0]), "fairseq greedy": Turns([0, 0], [1.0, 1.0])}
+    turns |= {"fast beam 4 base": Turns([0, 0], [1.0, 1.0]), "fairseq beam 4": Turns([6, 6], [1.0, 2.0])}
+    rows: Any = {name: SimpleNamespace(single=of_system) for name, of_system in turns.items()}
+    result = Result(BenchOptions(data="bin", base="base.pt"), rows, *[None] * 4)  # type: ignore[arg-type]
+    assert ratios(result) == [("fast beam 4 base", "fairseq beam 4", Spread(0.0, 0.0, 0.0))]
 
 
 def test_latencies_are_of_thirds_of_the_sources() -> None:

@@ -377,6 +377,8 @@ def test_actors_of_another_shape_are_refused(workspace):
     model = workspace.actor_model("transformer", actor="ff")
     with pytest.raises(UserError, match="other shapes than this model's"):
         model.load_state_dict(workspace.actor_model("transformer", actor="gate").state_dict())
+    with pytest.raises(UserError, match="of the base alone, without actors to go on from"):
+        model.load_state_dict(workspace.base_model("transformer").state_dict())
 
 
 def test_an_lstm_without_attention_has_no_place_for_an_actor(workspace, tmp_path):

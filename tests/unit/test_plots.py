@@ -10,6 +10,8 @@ from typing import Dict
 
 import pytest
 
+from fairseq_tg.evaluation.measure import Spread
+from fairseq_tg.evaluation.plots import Point, quality_and_speed
 from fairseq_tg.recipe import ablation
 from tests.conftest import run_tg
 
@@ -49,6 +51,13 @@ def test_a_figure_is_drawn_as_it_is(tmp_path: Path, settings: bytes, environment
 def test_settings_that_cannot_be_read_cost_the_figures_alone(tmp_path: Path) -> None:
     (tmp_path / "matplotlibrc").write_bytes(b"\xff\xfe")
     assert draw(tmp_path) == b"none"
+
+
+@pytest.mark.parametrize("name", ["tg:$^$", r"tg:\$", "tg:a_$b$"])
+def test_a_name_is_no_formula(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    figure = quality_and_speed([Point(name, "fast", Spread(2.0, 1.0, 3.0), 40.0)], "BLEU")
+    assert figure is not None and figure.startswith(b"\x89PNG")
 
 
 def test_a_command_names_the_figures_that_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,17 @@ def test_a_kill_in_a_stages_first_moment_leaves_nothing_in_the_way(tmp_path: Pat
     assert stage.is_done()
 
 
+def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
+    """A checkpoint of a large model, say, and one at every kill."""
+    stage = Stage(tmp_path / "stage", {})
+    with pytest.raises(KeyError), stage.doing(["file"]):
+        (stage.directory / f"checkpoint_last.pt.tmp{'0' * 32}").write_text("half")
+        (stage.directory / "checkpoint_last.pt").write_text("the last whole one")
+        raise KeyError
+    do(stage)
+    assert {path.name for path in stage.directory.iterdir()} - {".lock"} == {"checkpoint_last.pt", "file", "stage.json"}
+
+
 def test_what_another_process_has_done_meanwhile_is_not_removed(tmp_path: Path) -> None:
     mine, other = (Stage(tmp_path / "stage", {}) for _ in range(2))
     assert not mine.is_done()

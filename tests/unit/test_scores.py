@@ -18,3 +18,11 @@ def test_better_outputs_score_better_and_significantly() -> None:
     p = scores.p_values["greedy"]["tg"]
     assert all(value is not None and value < 0.01 for value in p.values()) and set(p) == {"BLEU", "chrF", "TER"}
     assert all((value or 0) > 0.5 for value in scores.p_values["beam 4"]["tg"].values())
+
+
+def test_equal_scores_do_not_differ_significantly() -> None:
+    """Of a base that has learned nothing: BLEU of 0, whatever it says."""
+    outputs = {"greedy": ["nothing"] * 20, "tg": ["something else"] * 20}
+    scores = score_systems(outputs, REFERENCES, ["greedy"])
+    assert scores.values["tg"]["BLEU"] == scores.values["greedy"]["BLEU"] == 0
+    assert scores.p_values["greedy"]["tg"]["BLEU"] == 1
