@@ -422,6 +422,21 @@ def test_a_long_document_does_not_hold_up_a_short_one() -> None:
     assert all(len(batch) <= 4 for batch in work.batches)
 
 
+def test_who_came_first_is_not_passed_over_for_those_of_a_better_length() -> None:
+    """Beyond the older half of what waits: waiting times are about the same for all lengths."""
+    work = Slow(seconds=0.2)
+
+    async def scenario(batcher: Batcher) -> None:
+        orders = [order(batcher, work, ["first"])]
+        await asyncio.sleep(0.05)  # it is under way
+        orders += [order(batcher, work, ["x" * length]) for length in (1, 50, 2, 60, 1, 40, 2, 30)]
+        orders += [order(batcher, work, ["y" * length]) for length in (1, 2, 1, 2, 1, 2)]
+        await asyncio.gather(*(ordered.done for ordered in orders))
+
+    run_batches(scenario, patience=0.0, batch_size=8)
+    assert ["".join(sorted({text[0] for text in batch})) for batch in work.batches] == ["f", "x", "y"]
+
+
 def test_a_short_sentence_comes_next_after_the_batch_that_is_under_way() -> None:
     """Also where that was the document's; and the document does not wait until no short one comes."""
     work, other = Slow(seconds=0.2), Slow("other")
