@@ -292,6 +292,9 @@ def test_http_as_it_should_not_be(server: Server) -> None:
         taken = talk(server, *pieces, apart=0.02)
         asked = b"".join(pieces).count(b"POST")
         assert taken.count(b"HTTP/1.1 200 OK") == asked + 1 and taken.count(json_bytes(expected)) == asked
+    for closing in (b"close, Upgrade", b"Upgrade, close", b"Upgrade\r\nConnection: close"):
+        taken = talk(server, whole + b"Connection: " + closing + b"\r\nUpgrade: h2c\r\n\r\n" + body + last)
+        assert taken.count(b"HTTP/1.1 200 OK") == 1 and taken.endswith(json_bytes(expected))
     many = b"GET /health HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n" * 2000
     assert talk(server, many + last).count(b"HTTP/1.1 200 OK") == 2001
     chunked = head + offer + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n"
