@@ -235,7 +235,7 @@ class Batcher:
         size = self._size(cost)
         self._load *= REMEMBERED
         self._idle -= 1
-        # No more than the older half of what waits: who is passed over for a length is among the oldest by the next batch.
+        # No more than the older half of what waits: who is passed over for a length is soon among the oldest.
         # Who has the lock may be held up by others of the machine, and the event loop with it: little is looked at
         window = min(max(size, self.waiting // (2 * cost)), WINDOW * self.options.batch_size)
         having = ((order, order.waiting[kind]) for order in self._orders.values() if kind in order.waiting)
