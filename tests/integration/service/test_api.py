@@ -125,6 +125,13 @@ BAD = {
         (b'{"q": %s, "source": "xx", "target": "yy"}' % (b"[" * 40_000 + b"]" * 40_000), 400),
         (b'{"q": "w1", "q": "w2", "source": "xx", "target": "yy"}', 200),
         (json.dumps({"q": "w1\x00w2", "source": "xx", "target": "yy"}).encode(), 200),
+        (json.dumps({"q": "w1", "source": "xx", "target": "yy"}).encode("utf-16"), 200),
+        (b'{"q": "\xff", "source": "xx", "target": "yy"}', 400),
+        (b'{"\\udfff": 1, "q": "", "source": "xx", "target": "yy", "format": null, "beam": null, "scores": null}', 200),
+        (b'{"q": "w1", "source": "xx", "target": "yy", "beam": "2", "alternatives": "1", "scores": "true"}', 200),
+        (b'{"q": "w1", "source": "xx", "target": "yy", "beam": %s}' % (b"9" * 5000), 400),
+        (b'{"q": NaN, "source": "xx", "target": "yy"}', 400),
+        (json.dumps({"q": [""] * 20_000, "source": "xx", "target": "yy"}).encode(), 413),
     ],
     "/detect": [
         (b"{}", 400),

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
+import resource
 import socket
 import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
-from tests.service import Server
+from tests.service import Server, serving
 
 
 def talk(server: Server, *pieces: bytes, apart: float = 0) -> bytes:
@@ -85,6 +87,47 @@ def test_http_as_it_should_not_be(server: Server) -> None:
     assert b"application/json" in malformed and json.loads(malformed.partition(b"\r\n\r\n")[2])["error"]
     options = talk(server, b"OPTIONS /translate HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert options.startswith(b"HTTP/1.1 405 ") and b"allow: POST\r\n" in options
+
+
+def test_http_of_other_kinds(server: Server) -> None:
+    """What is seldom sent, and allowed, is answered; what is not is refused, once."""
+    body = b'{"q": "w1", "source": "xx", "target": "yy"}'
+    size = b"Content-Length: %d\r\n" % len(body)
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n%x;kind=first\r\n%s\r\n0\r\nX-Trailer: 1\r\n\r\n" % (len(body), body)
+    requests = {
+        b"POST /translate HTTP/1.1\r\nTrailer: X-Trailer\r\n" + chunked: b"200",
+        b"POST /translate HTTP/1.0\r\n%s\r\n%s" % (size, body): b"200",
+        b"POST http://x:80/translate HTTP/1.1\r\n%s\r\n%s" % (size, body): b"200",
+        b"\r\nPOST /translate HTTP/1.1\r\n%sX: %s\r\n\r\n%s" % (size, b"x" * 50_000, body): b"200",
+        b"POST /translate HTTP/1.1\r\nExpect: 100-continue\r\n%s\r\n%s" % (size, body): b"100 200",
+        b"POST /translate HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n": b"413",
+        b"POST /translate HTTP/1.1\r\n%s%s\r\n%s" % (size, size, body): b"400",
+        b"POST /translate HTTP/1.1\r\nContent-Length: 99999999999999999999\r\n\r\n": b"400",
+        b"POST /translate HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n": b"400",
+        b"GET http://[::1 HTTP/1.1\r\n\r\n": b"400",
+        b"GET /../../etc/passwd HTTP/1.1\r\n\r\n": b"404",
+        b"PUT /translate HTTP/1.1\r\n%s\r\n%s" % (size, body): b"405",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n": b"400",
+    }
+    more = b"Host: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+    for request, statuses in requests.items():
+        found = talk(server, re.sub(rb"HTTP/1\.[01]\r\n", lambda first: first.group() + more, request, count=1))
+        assert b" ".join(re.findall(rb"^HTTP/1\.1 (\d+)", found, re.MULTILINE)) == statuses, request
+        assert statuses[-3:] != b"200" or b"translatedText" in found
+
+
+def test_without_file_descriptors_those_who_are_there_are_served(model: Path) -> None:
+    with serving(model) as server:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (40, 40))
+        with contextlib.ExitStack() as stack:
+            address = "127.0.0.1", server.port
+            there = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(60)]
+            there[0].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert there[0].recv(1000).startswith(b"HTTP/1.1 200 OK")
+        deadline = time.monotonic() + 20
+        while len(os.listdir(f"/proc/{server.process.pid}/fd")) > 30 and time.monotonic() < deadline:
+            time.sleep(0.05)  # it has not seen yet that they have gone
+        assert server.translate("w1")["translatedText"]
 
 
 def test_a_request_in_pieces_is_answered_like_a_whole_one(server: Server) -> None:

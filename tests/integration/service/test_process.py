@@ -21,7 +21,7 @@ from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.options import Compilation
 from tests.conftest import Workspace
-from tests.service import CODE, Server, offline
+from tests.service import CODE, Server, offline, serving
 
 
 def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp_path: Path) -> None:
@@ -63,6 +63,16 @@ def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp
     assert status == 429 and "retry-after" in headers and answer == {"error": "Slowdown: 6 per 1 minute"}
     assert server.ask("/health")[0] == 200
     assert server.stop() == 0 and server.process.stderr.read() == ""
+
+
+def test_a_proxy_that_is_trusted_says_whose_a_request_is(model: Path) -> None:
+    """Each address has its own requests a minute; of what a client itself puts before its own, nothing counts."""
+    fields = {"q": "w1", "source": "xx", "target": "yy"}
+    forwarded = ("192.0.2.1", "192.0.2.2", "198.51.100.7, 192.0.2.2")
+    for flags, statuses in (((), [200, 429, 429]), (("--trusted-proxy", "127.0.0.1"), [200, 200, 429])):
+        with serving(model, "--requests-per-minute", 1, *flags) as server:
+            found = [server.ask("/translate", fields, **{"X-Forwarded-For": addresses}) for addresses in forwarded]
+            assert [status for status, *_ in found] == statuses
 
 
 def test_signals_while_models_are_read(model: Path, workspace: Workspace, tmp_path: Path) -> None:
