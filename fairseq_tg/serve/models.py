@@ -110,6 +110,9 @@ class Models:
             for code in sorted(self._known)
         ]
 
+    def first_pair(self) -> Pair:
+        return next(iter(self._by_pair))
+
     def settings(self) -> List[Dict[str, Any]]:
         """What the page has to know."""
         return [

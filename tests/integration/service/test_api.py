@@ -166,6 +166,9 @@ def test_other_paths_and_methods(server: Server) -> None:
     assert server.ask("/nothing")[:2] == (404, {"error": "Not Found"})
     assert server.ask("/translate")[:2] == (405, {"error": "Method Not Allowed"})
     assert server.ask("/health")[:2] == (200, {"status": "ok"})
+    settings = server.ask("/frontend/settings")[1]
+    assert settings["charLimit"] == 5000 and not settings["keyRequired"] and settings["supportedFilesFormat"] == []
+    assert settings["language"] == {"source": {"code": "xx", "name": "xx"}, "target": {"code": "yy", "name": "yy"}}
     assert server.ask("/spec")[1]["openapi"].startswith("3.")
     assert 'tg_requests_total{path="/health",status="200"}' in server.ask("/metrics")[1]
 

@@ -39,7 +39,7 @@ def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp
     assert server.ask("/translate", {**fields, "api_key": "no"})[:2] == (403, {"error": "Invalid API key"})
     assert "api_key" in server.ask("/spec")[1]["components"]["schemas"]["DetectionRequest"]["required"]
     first = server.ask("/translate", {**fields, "api_key": "key"})[1]
-    assert server.ask("/")[0] == server.ask("/metrics")[0] == server.ask("/settings")[0] == 404
+    assert server.ask("/")[0] == server.ask("/metrics")[0] == server.ask("/frontend/settings")[0] == 404
 
     compile_model(workspace.base_model("transformer"), workspace.task(), Compilation("", str(path)))
     server.process.send_signal(signal.SIGHUP)
