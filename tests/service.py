@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Dict, Iterator, Tuple
 
+from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.options import Compilation
 from tests.conftest import Workspace, make_workspace, stir
@@ -72,3 +73,8 @@ def make_model(directory: Path, workspace: Workspace, scale: float = 1.0) -> Pat
 def make_model_alone(directory: Path) -> Path:
     """The same where no other base is wanted."""
     return make_model(directory, make_workspace(directory, ["transformer"]))
+
+
+def offline(translator: Translator, text: str, **options: Any) -> str:
+    """What the service is to answer."""
+    return translator.decode(translator.search([translator.encode(text)], **options)[0][0].tokens)

@@ -28,6 +28,7 @@ from fairseq_tg.serve.forms import (
     too_many_sentences,
 )
 from fairseq_tg.serve.keys import Keys
+from fairseq_tg.serve.languages import language_name
 from fairseq_tg.serve.metrics import Metrics
 from fairseq_tg.serve.models import Models
 from fairseq_tg.serve.options import ServeOptions
@@ -94,7 +95,7 @@ class Service:
             "/health": self._health,
             "/spec": self._openapi,
             **({} if self.options.no_metrics else {"/metrics": self._metrics}),
-            **({} if self.options.no_page else {"/": self._index, "/settings": self._settings}),
+            **({} if self.options.no_page else {"/": self._index, "/frontend/settings": self._settings}),
         }
         posts: Dict[str, Endpoint] = {"/translate": self._translate, "/detect": self._detect}
         routes = Routes(gets, posts, self.metrics)
@@ -235,14 +236,23 @@ class Service:
         return Response(self.metrics.page(), headers={"Content-Type": self.metrics.content_type})
 
     async def _settings(self, request: Request) -> Response:
-        limits = self.options.limits
+        """As LibreTranslate has them, and what the page here has to know beside them."""
+        source, target = self.models.first_pair()
+        own = {"version": __version__, "models": self.models.settings(), "beam": self.options.limits.max_beam}
         return answer(
             {
-                "version": __version__,
-                "models": self.models.settings(),
-                "characters": limits.max_characters,
-                "beam": limits.max_beam,
+                **own,
+                "charLimit": self.options.limits.max_characters,
+                "apiKeys": self._keys.required,
                 "keyRequired": self._keys.required,
+                "suggestions": False,
+                "filesTranslation": False,
+                "supportedFilesFormat": [],
+                "frontendTimeout": 500,  # milliseconds that its page waits until it translates what is typed
+                "language": {
+                    side: {"code": code, "name": language_name(code)}
+                    for side, code in (("source", source), ("target", target))
+                },
             }
         )
 

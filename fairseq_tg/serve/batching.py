@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict, Hashable, List, NamedTuple, Optional, Se
 from fairseq_tg.serve.options import Batching
 from fairseq_tg.serve.refusals import Refusal
 
-#: Sentences looked at for a batch, in batches: more of them are of more equal length
+#: Most sentences looked at for a batch, in batches: more of them are of more equal length
 WINDOW = 4
 #: Fewer are not shared out among threads
 LEAST_SHARE = 8
@@ -211,13 +211,13 @@ class Batcher:
         return self._take(oldest) if self.waiting >= self._size(cost) * cost else []
 
     def _size(self, cost: int) -> int:
-        """Of the next batch: a part of all that is under way, one for every thread, and one that is on its way.
+        """Of the next batch: a part of all that is under way, one for every thread, and half a one that is on its way.
 
-        While a batch's clients are answered and ask again, its thread has that part to go on with. However many wait,
+        While a batch's clients are answered and ask again, its thread has what waits to go on with. However many wait,
         it costs no more than the largest batch of greedy search, so that nobody waits longer than for that.
         """
         self._load = max(self._load, self.waiting + self._taken)
-        parts = self.options.threads + 1 if self._taken else self._idle
+        parts = self.options.threads + 0.5 if self._taken else self._idle
         most = max(1, self.options.batch_size // cost)
         return min(most, max(math.ceil(self._load / cost / parts), LEAST_SHARE))
 
@@ -235,8 +235,9 @@ class Batcher:
         size = self._size(cost)
         self._load *= REMEMBERED
         self._idle -= 1
+        # No more than the older half of what waits: who is passed over for a length is soon among the oldest.
         # Who has the lock may be held up by others of the machine, and the event loop with it: little is looked at
-        window = WINDOW * self.options.batch_size
+        window = min(max(size, self.waiting // (2 * cost)), WINDOW * self.options.batch_size)
         having = ((order, order.waiting[kind]) for order in self._orders.values() if kind in order.waiting)
         alike = list(islice(having, window))
         found: List[Tuple[Tuple[int, int], Order]] = []

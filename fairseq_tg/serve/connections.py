@@ -6,7 +6,7 @@ import asyncio
 from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, Optional, Type, cast
 
-from httptools import HttpParserError, HttpParserUpgrade
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -162,9 +162,11 @@ class Connection(HttpToolsProtocol):
                     if not self._is_offer():
                         return
                     # There is no other protocol here: the same without the offer, with which the parser would leave
-                    # out the body
-                    rest = rest[offer.args[0] :]
-                    self.parser.feed_data(self._head_without_offer())
+                    # out the body, to another one, because this takes nothing behind `Connection: close`
+                    rest, head = rest[offer.args[0] :], self._head_without_offer()
+                    self.parser = HttpRequestParser(self)
+                    self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+                    self.parser.feed_data(head)
         except HttpParserUpgrade:
             pass  # CONNECT, with an offer beside: there is nothing behind it
         except HttpParserError:

@@ -109,6 +109,9 @@ class Models:
             targets[source].add(target)
         return [{"code": code, "name": language_name(code), "targets": sorted(to)} for code, to in targets.items()]
 
+    def first_pair(self) -> Pair:
+        return next(iter(self._by_pair))
+
     def settings(self) -> List[Dict[str, Any]]:
         """What the page has to know."""
         return [

@@ -43,6 +43,7 @@ def serve(options: ServeOptions) -> None:
         logging.disable(logging.NOTSET)
         gc.collect()
         gc.freeze()  # what is here by now stays, and is not looked through again and again
+        gc.set_threshold(10_000)  # nor are new connections, whenever there are some more: all others would wait
         sys.setswitchinterval(0.001)  # the event loop waits no longer than that for threads between two batches
         config = uvicorn.Config(
             service.app(),

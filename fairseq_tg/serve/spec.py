@@ -161,6 +161,13 @@ def make_spec(options: ServeOptions, models: Models) -> Dict[str, Any]:
         "/health": {"get": {"summary": "Whether it works", "responses": {"200": _answer("It does", status)}}},
         "/spec": {"get": {"summary": "This description", "responses": {"200": _answer("OpenAPI", {"type": "object"})}}},
     }
+    if not options.no_page:
+        paths["/frontend/settings"] = {
+            "get": {
+                "summary": "What a page has to know",
+                "responses": {"200": _answer("Limits, models and the first languages", {"type": "object"})},
+            }
+        }
     if not options.no_metrics:
         paths["/metrics"] = {
             "get": {
