@@ -8,7 +8,7 @@ import threading
 from ctypes import c_void_p
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -141,6 +141,7 @@ class Engine:
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
             weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
             self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
+        self._divided = layout.divided()
         known = {*(base.layout.matrices() if base else ()), *layout.acted}
         taken = 0
         for name, (rows, columns, _) in layout.matrices().items():
@@ -189,7 +190,7 @@ class Engine:
         """Give a matrix that is stored under a name of its own, maybe, or the two parts of one that is divided."""
         weight = tensors[f"{stored}.weight"]
         scale, bias = (tensors.get(f"{stored}.{part}") for part in ("scale", "bias"))
-        state = self.layout.divided().get(name)
+        state = self._divided.get(name)
         given = {name: (weight, scale, bias)}
         if state is not None:
             halves = map(np.ascontiguousarray, (weight[:, :state], weight[:, state:]))
@@ -238,25 +239,6 @@ class Engine:
         for model in (plain.model if plain else None, getattr(self, "_model", None)):
             if model:
                 self._library.tg_free(model)
-
-    def translate(
-        self,
-        sources: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        threads: int = 1,
-        min_length: int = 1,
-        unk_penalty: float = 0.0,
-        scores: bool = False,
-        prefixes: Optional[np.ndarray] = None,
-    ) -> Tuple[List[List[int]], Optional[List[List[float]]]]:
-        """Translate a batch greedily; see `search`.
-
-        Returns:
-            Token ids of each translation, ending with eos; the tokens' scores, or None if they are not asked for.
-        """
-        settings = SearchSettings(min_length=min_length, unk_penalty=unk_penalty)
-        best = [found[0] for found in self.search(sources, limits, settings, threads, prefixes, scores)]
-        return [found.tokens for found in best], [found.positional for found in best] if scores else None
 
     def search(
         self,

@@ -35,6 +35,7 @@ from fairseq_tg.compiled.text import TextError, text_functions
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.loading import load_model
 from tests.conftest import Workspace, stir
+from tests.engine.cases import greedy
 
 WORDS = [f"w{i}" for i in range(9)]
 
@@ -75,14 +76,14 @@ def test_batches_threads_and_instruction_sets_change_nothing(workspace: Workspac
     tensors = quantize(tensors, layout) if int8 else tensors
     engine, sources = Engine(layout, tensors, library_path(GENERIC)), random_sources(layout, 40)
     limits = [8] * len(sources)
-    together, scores = engine.translate(sources, limits, scores=True)
+    together, scores = greedy(engine, sources, limits, scores=True)
     assert scores is not None
-    assert [engine.translate([source], [8])[0][0] for source in sources] == together
-    alone = [engine.translate([source], [8], scores=True)[1] for source in sources]
+    assert [greedy(engine, [source], [8])[0][0] for source in sources] == together
+    alone = [greedy(engine, [source], [8], scores=True)[1] for source in sources]
     assert [positional for (positional,) in alone if positional is not None] == scores  # to the last bit
-    assert engine.translate(sources, limits, threads=2)[0] == together
+    assert greedy(engine, sources, limits, threads=2)[0] == together
     for name in usable_libraries()[:-1]:
-        other, other_scores = Engine(layout, tensors, library_path(name)).translate(sources, limits, scores=True)
+        other, other_scores = greedy(Engine(layout, tensors, library_path(name)), sources, limits, scores=True)
         assert other == together
         # a weight on the edge between two of 256 steps may fall to either side
         tolerance = 1e-3 if int8 else 1e-4
@@ -104,11 +105,11 @@ def test_large_products_are_shared_among_threads(workspace: Workspace) -> None:
     sources = random_sources(layout, 20)
     for weights in (tensors, quantize(tensors, layout)):
         engine = Engine(layout, weights)
-        one, two = (engine.translate(sources, [10] * 20, threads=n, scores=True) for n in (1, 2))
+        one, two = (greedy(engine, sources, [10] * 20, threads=n, scores=True) for n in (1, 2))
         assert one == two
         assert len({tuple(tokens) for tokens in one[0]}) > 10
         # A sentence by itself: all threads take part in its products
-        assert engine.translate(sources[:1], [10], threads=2, scores=True)[0] == one[0][:1]
+        assert greedy(engine, sources[:1], [10], threads=2, scores=True)[0] == one[0][:1]
 
 
 @pytest.mark.parametrize("base", ["transformer", "lstm", "fconv"])
@@ -137,7 +138,7 @@ def test_activations(workspace: Workspace, activation: str) -> None:
     layout, tensors = extract(model)
     assert layout.activation == activation
     source = [5, 7, 6, layout.eos]
-    tokens, scores = Engine(layout, tensors).translate([source], [6], scores=True)
+    tokens, scores = greedy(Engine(layout, tensors), [source], [6], scores=True)
     sample = {"src_tokens": torch.tensor([source]), "src_lengths": torch.tensor([4])}
     with torch.no_grad():
         logits = model.eval()(**sample, prev_output_tokens=torch.tensor([[layout.eos, *tokens[0][:-1]]]))[0]
@@ -149,8 +150,8 @@ def test_activations(workspace: Workspace, activation: str) -> None:
 def test_int8_scores_are_near_those_of_float32(workspace: Workspace) -> None:
     layout, tensors = extract(stir(workspace.actor_model("transformer"), 0.3))
     sources = random_sources(layout, 30)
-    exact = Engine(layout, tensors).translate(sources, [8] * 30, scores=True)
-    rounded = Engine(layout, quantize(tensors, layout)).translate(sources, [8] * 30, scores=True)
+    exact = greedy(Engine(layout, tensors), sources, [8] * 30, scores=True)
+    rounded = greedy(Engine(layout, quantize(tensors, layout)), sources, [8] * 30, scores=True)
     same = [(a, b) for x, y, a, b in zip(exact[0], rounded[0], exact[1] or [], rounded[1] or []) if x == y]
     assert len(same) > 20
     assert 0 < max(np.abs(np.subtract(a, b)).max() for a, b in same) < 0.3
@@ -169,11 +170,11 @@ def test_what_cannot_be_translated_is_refused(workspace: Workspace) -> None:
         ([[4, 2], [4, 2]], [5]),
     ):
         with pytest.raises(EngineError):
-            engine.translate(sources, limits)
+            greedy(engine, sources, limits)
     for prefixes in (np.array([[layout.vocabulary]]), np.array([4]), np.array([[4], [4]])):
         with pytest.raises(EngineError):
-            engine.translate([[4, 2]], [5], prefixes=prefixes)
-    assert engine.translate([], []) == ([], None)
+            greedy(engine, [[4, 2]], [5], prefixes=prefixes)
+    assert greedy(engine, [], []) == ([], None)
 
 
 UNSUPPORTED: Dict[str, Any] = {
