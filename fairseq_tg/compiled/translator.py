@@ -272,7 +272,11 @@ class Translator:
             ]
 
         def wait() -> List[List[Found]]:
-            found = [task.result() for task in tasks]
+            try:
+                found = [task.result() for task in tasks]
+            finally:
+                for task in tasks:
+                    task.cancel()  # what is left after an error, or an interrupt
             if not tasks:
                 found = [self.search([sources[i] for i in batch], **search) for batch in batches]
             results: List[List[Found]] = [[] for _ in sources]

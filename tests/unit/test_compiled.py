@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, List
@@ -321,6 +322,23 @@ def test_a_translator_is_safe_to_share(compiled: Path) -> None:
     expected = translator.translate(lines)
     with ThreadPoolExecutor(8) as pool:
         assert all(result == expected for result in pool.map(lambda _: translator.translate(lines), range(16)))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, EngineError])
+def test_batches_after_an_error_are_not_searched(compiled: Path, monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
+    searched: List[int] = []
+
+    def search(self: Engine, *args: Any) -> None:
+        searched.append(len(searched))
+        time.sleep(0.05)
+        raise error
+
+    translator = Translator.load(str(compiled))
+    monkeypatch.setattr(Engine, "search", search)
+    with pytest.raises(error):
+        translator.translate(["w1"] * 60, batch_size=1)
+    translator._pool.shutdown()  # waits for what is not left out
+    assert len(searched) < 20
 
 
 @pytest.mark.parametrize(
