@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
+import signal
 import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pytest
@@ -91,6 +94,15 @@ def test_batches_threads_and_instruction_sets_change_nothing(workspace: Workspac
         np.testing.assert_allclose(np.concatenate(other_scores or []), np.concatenate(scores), atol=tolerance)
 
 
+def in_a_fork(find: Callable[[], Any], expected: Any) -> bool:
+    """Whether the same is found, within some seconds, in a process that is forked from this one."""
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        os._exit(find() != expected)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def test_large_products_are_shared_among_threads(workspace: Workspace) -> None:
     """With matrices large enough to be shared, and not multiples of anything."""
     config = {"dim": 139, "encoder_dim": 139, "encoder_ffn": 517, "decoder_ffn": 517, "vocabulary": 1003}
@@ -110,7 +122,9 @@ def test_large_products_are_shared_among_threads(workspace: Workspace) -> None:
         assert one == two
         assert len({tuple(tokens) for tokens in one[0]}) > 10
         # A sentence by itself: all threads take part in its products
-        assert greedy(engine, sources[:1], [10], threads=2, scores=True)[0] == one[0][:1]
+        alone = partial(greedy, engine, sources[:1], [10], threads=2)
+        assert alone()[0] == one[0][:1]
+        assert in_a_fork(alone, alone())
 
 
 @pytest.mark.parametrize("base", ["transformer", "lstm", "fconv"])
@@ -324,6 +338,13 @@ def test_a_translator_is_safe_to_share(compiled: Path) -> None:
         assert all(result == expected for result in pool.map(lambda _: translator.translate(lines), range(16)))
 
 
+def test_a_fork_of_a_process_that_has_translated(compiled: Path) -> None:
+    """As a server makes that loads its models first: threads do not come along."""
+    translator = Translator.load(str(compiled), threads=2)
+    translate = partial(translator.translate, WORDS, batch_size=2)
+    assert in_a_fork(translate, translate())
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, EngineError])
 def test_batches_after_an_error_are_not_searched(compiled: Path, monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
     searched: List[int] = []
@@ -337,7 +358,7 @@ def test_batches_after_an_error_are_not_searched(compiled: Path, monkeypatch: py
     monkeypatch.setattr(Engine, "search", search)
     with pytest.raises(error):
         translator.translate(["w1"] * 60, batch_size=1)
-    translator._pool.shutdown()  # waits for what is not left out
+    translator._pool().shutdown()  # waits for what is not left out
     assert len(searched) < 20
 
 
