@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List
 
 import torch
 
-from fairseq_tg.compiled.engine import Engine
+from fairseq_tg.compiled.engine import Engine, SearchSettings
 from fairseq_tg.compiled.extract import extract, unsupported
 from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.decoding.fast_search import FastGenerator
@@ -49,7 +49,9 @@ def main() -> None:
         layout, tensors = extract(model)
         for name, weights in (("compiled float32", tensors), ("compiled int8", quantize(tensors, layout))):
             engine = Engine(layout, weights)
-            systems[name] = lambda length, engine=engine: engine.translate([source], [length], min_length=length)
+            systems[name] = lambda length, engine=engine: engine.search(
+                [source], [length], SearchSettings(min_length=length), scores=False
+            )
 
     seconds: Dict[str, Dict[int, List[float]]] = {name: {n: [] for n in args.lengths} for name in systems}
     with torch.no_grad():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import Optional, Type
+from typing import Callable, List, Optional, Type
 
 #: How an error of ours begins where it is printed
 PREFIX = "fairseq_tg: error: "
 #: What a command says that was told to end before it had
 INTERRUPTED = "interrupted: run the same command to go on"
+_TO_BE_LEFT: List[Callable[[], None]] = []
 
 
 class UserError(Exception):
@@ -38,6 +39,11 @@ def user_error_in(error: Optional[BaseException]) -> Optional[UserError]:
     return error
 
 
+def leave_when_failing(leave: Callable[[], None]) -> None:
+    """Have something done when a command ends with an error, or is interrupted: before it waits for its threads."""
+    _TO_BE_LEFT.append(leave)
+
+
 def report_in_one_line() -> None:
     """From now on a UserError that nobody catches is one line on standard error, whoever's command this is."""
     others = sys.excepthook
@@ -45,6 +51,8 @@ def report_in_one_line() -> None:
         return
 
     def report(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
+        for leave in _TO_BE_LEFT:
+            leave()
         found = user_error_in(error)
         if found is None:
             others(kind, error, trace)

@@ -8,7 +8,7 @@ import threading
 from ctypes import c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -144,6 +144,7 @@ class Engine:
             name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
             weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
             self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
+        self._divided = layout.divided()
         alone = alone and bool(layout.acted)
         actors = [name for name in layout.matrices() if name not in layout.base_matrices()] if alone else []
         later = sorted({*later, *layout.acted})
@@ -200,7 +201,7 @@ class Engine:
         """Give a matrix that is stored under a name of its own, maybe, or the two parts of one that is divided."""
         weight = tensors[f"{stored}.weight"]
         scale, bias = (tensors.get(f"{stored}.{part}") for part in ("scale", "bias"))
-        state = self.layout.divided().get(name)
+        state = self._divided.get(name)
         given = {name: (weight, scale, bias)}
         if state is not None:
             halves = map(np.ascontiguousarray, (weight[:, :state], weight[:, state:]))
@@ -261,25 +262,6 @@ class Engine:
         self._let_go()
         if getattr(self, "_model", None):
             self._library.tg_free(self._model)
-
-    def translate(
-        self,
-        sources: Sequence[Sequence[int]],
-        limits: Sequence[int],
-        threads: int = 1,
-        min_length: int = 1,
-        unk_penalty: float = 0.0,
-        scores: bool = False,
-        prefixes: Optional[np.ndarray] = None,
-    ) -> Tuple[List[List[int]], Optional[List[List[float]]]]:
-        """Translate a batch greedily; see `search`.
-
-        Returns:
-            Token ids of each translation, ending with eos; the tokens' scores, or None if they are not asked for.
-        """
-        settings = SearchSettings(min_length=min_length, unk_penalty=unk_penalty)
-        best = [found[0] for found in self.search(sources, limits, settings, threads, prefixes, scores)]
-        return [found.tokens for found in best], [found.positional for found in best] if scores else None
 
     def search(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple, Type
 
 import torch
 from fairseq import utils
@@ -27,7 +27,7 @@ def unsupported(model: Any, by_engine: bool = True) -> Optional[str]:
     by_engine: whether its activation function and its actors have to be the engine's, too.
     """
     encoder, decoder = model.encoder, model.decoder
-    if not isinstance(encoder, TransformerEncoderBase) or not isinstance(decoder, TransformerDecoderBase):
+    if not _is_plain(encoder, TransformerEncoderBase) or not _is_plain(decoder, TransformerDecoderBase):
         return f"an encoder and decoder of its own ({type(encoder).__name__}, {type(decoder).__name__})"
     for option, present in (
         ("--adaptive-softmax-cutoff", decoder.adaptive_softmax is not None),
@@ -57,6 +57,11 @@ def unsupported(model: Any, by_engine: bool = True) -> Optional[str]:
         if by_engine and hasattr(layer, "actor") and actor_name(layer.actor.net) not in COMPILED_ACTORS:
             return f"--actor {actor_name(layer.actor.net)}"
     return None
+
+
+def _is_plain(stack: Any, known: Type[nn.Module]) -> bool:
+    """Whether it computes what fairseq's Transformer does: that of a model that is not autoregressive does not."""
+    return isinstance(stack, known) and type(stack).__module__.startswith("fairseq.models.transformer")
 
 
 def _activation(layer: Any) -> Optional[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import replace
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Translator:
     >>> translator.translate(["Ein Hund ."])
     ['A dog .']
 
-    It may be used from several threads at once.
+    It may be used from several threads at once, and in processes that are forked from one that has used it.
 
     Args:
         model: what `model_file.read` gave.
@@ -96,7 +97,11 @@ class Translator:
         self._min_len, self._unk_penalty = min_len, unk_penalty
         self._beam, self._nbest, self._length_penalty = beam, nbest, length_penalty
         self._shortlist = not no_shortlist
-        self._pool = ThreadPoolExecutor(threads)  # starts none before there is something to do
+        self._pools: Dict[int, ThreadPoolExecutor] = {}
+
+    def _pool(self) -> ThreadPoolExecutor:
+        """The threads of this process: one that was forked has none of another's."""
+        return self._pools.setdefault(os.getpid(), ThreadPoolExecutor(self.threads))
 
     def _set_languages(self, source_lang: Optional[str], target_lang: Optional[str]) -> None:
         self._marks = find_marks(self._text, self._numbers, self.layout.eos, source_lang, target_lang)
@@ -269,12 +274,15 @@ class Translator:
         self.engine(search.get("actor"))  # if there is no such actor, that is said now
         tasks: List[Future] = []
         if len(batches) > 1:
-            tasks = [
-                self._pool.submit(self.search, [sources[i] for i in batch], threads=1, **search) for batch in batches
-            ]
+            pool = self._pool()
+            tasks = [pool.submit(self.search, [sources[i] for i in batch], threads=1, **search) for batch in batches]
 
         def wait() -> List[List[Found]]:
-            found = [task.result() for task in tasks]
+            try:
+                found = [task.result() for task in tasks]
+            finally:
+                for task in tasks:
+                    task.cancel()  # what is left after an error, or an interrupt
             if not tasks:
                 found = [self.search([sources[i] for i in batch], **search) for batch in batches]
             results: List[List[Found]] = [[] for _ in sources]

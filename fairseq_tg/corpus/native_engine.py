@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from fairseq_tg.compiled.library import EngineError, described
 from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.corpus.blocks import Hypothesis
 from fairseq_tg.corpus.engines import ENGINES, Search, Searched
-from fairseq_tg.errors import UserError
+from fairseq_tg.errors import UserError, leave_when_failing
 from fairseq_tg.loading.one_copy import is_float_on_cpu
 
 #: Rows that are searched together, a hypothesis each: enough to use every weight well that was read from memory.
@@ -100,6 +101,7 @@ def _search(searched: Searched, int8: bool) -> Search:
         normalize=not generation.unnormalized,
     )
     pool = ThreadPoolExecutor(torch.get_num_threads())
+    leave_when_failing(partial(pool.shutdown, wait=False, cancel_futures=True))  # else it would search to the end
     torch.set_num_threads(1)  # greedy translations are made beside these, which have the cores already
     engines: List[Engine] = []
     under_way: Dict[int, Tuple[Future, int]] = {}  # a batch's results, and the sentence's place in it

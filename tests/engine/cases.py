@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Dict, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -36,6 +36,20 @@ def write(path: Path, cases: List[Case]) -> None:
 
 def read(path: Path) -> List[Case]:
     return pickle.loads(path.read_bytes())
+
+
+def greedy(
+    engine: Engine,
+    sources: List[List[int]],
+    limits: List[int],
+    threads: int = 1,
+    scores: bool = False,
+    prefixes: Optional[np.ndarray] = None,
+    **settings: Any,
+) -> Tuple[List[List[int]], Optional[List[List[float]]]]:
+    """The greedy translations of a batch, and the scores of their tokens if they are asked for."""
+    best = [found[0] for found in engine.search(sources, limits, SearchSettings(**settings), threads, prefixes, scores)]
+    return [found.tokens for found in best], [found.positional for found in best] if scores else None
 
 
 def assert_as_fairseq(case: Case, engine: Engine, threads: int = 1) -> None:

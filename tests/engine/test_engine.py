@@ -21,6 +21,7 @@ from fairseq_tg.compiled.engine import Engine, SearchSettings
 from fairseq_tg.compiled.layout import ACTIVATIONS, ACTORS, Layout
 from fairseq_tg.compiled.library import GENERIC, library_path
 from fairseq_tg.compiled.transformer_layout import TransformerLayout
+from tests.engine.cases import greedy
 
 PAD, EOS, UNK = 1, 2, 3
 TOLERANCE = 2e-3  # of log-probabilities; an int8 activation on the edge between two steps may fall to either side
@@ -81,19 +82,19 @@ def assert_alike(
 ) -> List[List[int]]:
     """A library gives the tokens and scores of the package's generic one: by itself, and token by token of those."""
     sources, limits = random_batch(layout, batch)
-    expected = Engine(layout, tensors, library_path(GENERIC)).translate(sources, limits, scores=True, **options)
+    expected = greedy(Engine(layout, tensors, library_path(GENERIC)), sources, limits, scores=True, **options)
     engine = Engine(layout, tensors, library)
-    found = engine.translate(sources, limits, threads, scores=True, **options)
+    found = greedy(engine, sources, limits, threads, scores=True, **options)
     assert_near(expected, found)
     longest = max(map(len, expected[0]))
     prefixes = np.array([tokens + [PAD] * (longest - len(tokens)) for tokens in expected[0]])
-    forced = engine.translate(sources, limits, threads, scores=True, **{**options, "prefixes": prefixes})
+    forced = greedy(engine, sources, limits, threads, scores=True, **{**options, "prefixes": prefixes})
     assert forced[0] == expected[0]
     assert_near(expected, forced)
-    assert engine.translate(sources, limits, threads, **options)[0] == found[0]  # without scores it ends earlier
+    assert greedy(engine, sources, limits, threads, **options)[0] == found[0]  # without scores it ends earlier
     if "prefixes" not in options:
         for i in range(batch):
-            single = engine.translate(sources[i : i + 1], limits[i : i + 1], threads, scores=True, **options)
+            single = greedy(engine, sources[i : i + 1], limits[i : i + 1], threads, scores=True, **options)
             assert_near((expected[0][i : i + 1], expected[1] and expected[1][i : i + 1]), single)
     return found[0]
 
@@ -228,7 +229,7 @@ def test_weights_that_are_no_numbers(library: Path, where: str, value: float, in
     engine = Engine(layout, tensors, library)
     for hypotheses in engine.search(sources, limits, SearchSettings(beam=4)):
         assert hypotheses and all(0 <= token < layout.vocabulary for h in hypotheses for token in h.tokens)
-    found, _ = engine.translate(sources, limits, scores=True)
+    found, _ = greedy(engine, sources, limits, scores=True)
     assert all(0 <= token < layout.vocabulary for tokens in found for token in tokens)
     assert [tokens[-1] == EOS and len(tokens) <= limit + 1 for tokens, limit in zip(found, limits)] == [True] * 5
 
@@ -243,7 +244,7 @@ def test_the_largest_sums_of_int8(library: Path) -> None:
         elif ".norm" in name:
             tensor[:] = 5 if name.endswith("bias") else 0  # whatever comes in, 5 goes out
     logits = tensors["output.scale"] * -128 * 5 * layout.dim
-    _, scores = Engine(layout, tensors, library).translate([[4, EOS]], [2], min_length=3, unk_penalty=1e9, scores=True)
+    _, scores = greedy(Engine(layout, tensors, library), [[4, EOS]], [2], min_length=3, unk_penalty=1e9, scores=True)
     allowed = np.delete(logits, [PAD, EOS, UNK])
     expected = allowed.max() - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
     assert scores is not None
@@ -256,17 +257,17 @@ def test_threads_share_an_engine(library: Path, actor: str, int8: bool) -> None:
     layout = small_layout(actor=actor, actor_hidden=13, actor_layers=(0, 1))
     engine = Engine(layout, random_tensors(layout, int8), library)
     batches = [random_batch(layout, 5, seed) for seed in range(24)]
-    expected = [engine.translate(*batch, scores=True) for batch in batches]
+    expected = [greedy(engine, *batch, scores=True) for batch in batches]
     with ThreadPoolExecutor(6) as pool:
-        assert list(pool.map(lambda batch: engine.translate(*batch, scores=True), batches)) == expected
+        assert list(pool.map(lambda batch: greedy(engine, *batch, scores=True), batches)) == expected
 
 
 def test_threads_make_and_free_engines(library: Path) -> None:
     layout = small_layout(actor="ff2", actor_hidden=13, actor_rank=2, actor_layers=(0, 1))
     tensors, batch = random_tensors(layout, int8=True), random_batch(layout, 5)
-    expected = Engine(layout, tensors, library).translate(*batch)
+    expected = greedy(Engine(layout, tensors, library), *batch)
     with ThreadPoolExecutor(4) as pool:
-        found = pool.map(lambda _: Engine(layout, tensors, library).translate(*batch), range(20))
+        found = pool.map(lambda _: greedy(Engine(layout, tensors, library), *batch), range(20))
         assert list(found) == [expected] * 20
 
 
@@ -285,7 +286,7 @@ def test_engines_leave_no_memory_behind(library: Path) -> None:
     before = []
     for _ in range(6):
         for _ in range(5):
-            Engine(layout, tensors, library).translate(*batch, scores=True)
+            greedy(Engine(layout, tensors, library), *batch, scores=True)
         gc.collect()
         before.append(allocated())
     if before[0] is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -186,3 +188,37 @@ def test_names_of_files_may_be_no_text(workspace, data, tmp_path):
     printed, manifest = build(workspace, str(strange), out)
     assert manifest["status"] == "complete" and manifest["data"].endswith("d\udcff\n")
     assert "complete, 34 pairs" in printed and (printed + run_tg("corpus", "status", out)).isascii()
+
+
+SLOW_SEARCH = """
+import time
+from fairseq_tg.compiled.engine import Engine
+
+search = Engine.search
+
+
+def slowly(*args, **options):
+    print("a batch", flush=True)
+    time.sleep(0.5)
+    return search(*args, **options)
+
+
+Engine.search = slowly
+
+
+def objective(hypothesis, reference):
+    raise {error}
+"""
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "ValueError('boom')"])
+def test_a_build_that_ends_does_not_search_on(workspace, tmp_path, error):
+    """The engine is two blocks ahead, which may be minutes: they are nobody's any more."""
+    (tmp_path / "slow_search.py").write_text(SLOW_SEARCH.format(error=error))
+    more = ("--beam", "15", "--kbest-block", "500", "--objective", "slow_search:objective")
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    done = run_process(
+        "fairseq-generate", *flags(workspace, workspace.data, tmp_path / "x", *more), env={"PYTHONPATH": path}
+    )
+    assert done.returncode != 0 and error.partition("(")[0] in done.stderr
+    assert 1 <= done.stdout.count("a batch") <= 4  # of 11

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import random
+import signal
 import struct
+import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pytest
 import torch
+from fairseq.models.nat import NATransformerDecoder
 from fairseq.models.transformer import TransformerModel
 from fairseq.modules import SinusoidalPositionalEmbedding
 from hypothesis import HealthCheck, given, settings
@@ -35,6 +40,7 @@ from fairseq_tg.compiled.text import TextError, text_functions
 from fairseq_tg.errors import UserError
 from fairseq_tg.tasks.loading import load_model
 from tests.conftest import Workspace, stir
+from tests.engine.cases import greedy
 
 WORDS = [f"w{i}" for i in range(9)]
 
@@ -75,18 +81,27 @@ def test_batches_threads_and_instruction_sets_change_nothing(workspace: Workspac
     tensors = quantize(tensors, layout) if int8 else tensors
     engine, sources = Engine(layout, tensors, library_path(GENERIC)), random_sources(layout, 40)
     limits = [8] * len(sources)
-    together, scores = engine.translate(sources, limits, scores=True)
+    together, scores = greedy(engine, sources, limits, scores=True)
     assert scores is not None
-    assert [engine.translate([source], [8])[0][0] for source in sources] == together
-    alone = [engine.translate([source], [8], scores=True)[1] for source in sources]
+    assert [greedy(engine, [source], [8])[0][0] for source in sources] == together
+    alone = [greedy(engine, [source], [8], scores=True)[1] for source in sources]
     assert [positional for (positional,) in alone if positional is not None] == scores  # to the last bit
-    assert engine.translate(sources, limits, threads=2)[0] == together
+    assert greedy(engine, sources, limits, threads=2)[0] == together
     for name in usable_libraries()[:-1]:
-        other, other_scores = Engine(layout, tensors, library_path(name)).translate(sources, limits, scores=True)
+        other, other_scores = greedy(Engine(layout, tensors, library_path(name)), sources, limits, scores=True)
         assert other == together
         # a weight on the edge between two of 256 steps may fall to either side
         tolerance = 1e-3 if int8 else 1e-4
         np.testing.assert_allclose(np.concatenate(other_scores or []), np.concatenate(scores), atol=tolerance)
+
+
+def in_a_fork(find: Callable[[], Any], expected: Any) -> bool:
+    """Whether the same is found, within some seconds, in a process that is forked from this one."""
+    child = os.fork()
+    if not child:
+        signal.alarm(30)
+        os._exit(find() != expected)
+    return os.waitpid(child, 0)[1] == 0
 
 
 def test_large_products_are_shared_among_threads(workspace: Workspace) -> None:
@@ -104,11 +119,13 @@ def test_large_products_are_shared_among_threads(workspace: Workspace) -> None:
     sources = random_sources(layout, 20)
     for weights in (tensors, quantize(tensors, layout)):
         engine = Engine(layout, weights)
-        one, two = (engine.translate(sources, [10] * 20, threads=n, scores=True) for n in (1, 2))
+        one, two = (greedy(engine, sources, [10] * 20, threads=n, scores=True) for n in (1, 2))
         assert one == two
         assert len({tuple(tokens) for tokens in one[0]}) > 10
         # A sentence by itself: all threads take part in its products
-        assert engine.translate(sources[:1], [10], threads=2, scores=True)[0] == one[0][:1]
+        alone = partial(greedy, engine, sources[:1], [10], threads=2)
+        assert alone()[0] == one[0][:1]
+        assert in_a_fork(alone, alone())
 
 
 @pytest.mark.parametrize("base", ["transformer", "lstm", "fconv"])
@@ -137,7 +154,7 @@ def test_activations(workspace: Workspace, activation: str) -> None:
     layout, tensors = extract(model)
     assert layout.activation == activation
     source = [5, 7, 6, layout.eos]
-    tokens, scores = Engine(layout, tensors).translate([source], [6], scores=True)
+    tokens, scores = greedy(Engine(layout, tensors), [source], [6], scores=True)
     sample = {"src_tokens": torch.tensor([source]), "src_lengths": torch.tensor([4])}
     with torch.no_grad():
         logits = model.eval()(**sample, prev_output_tokens=torch.tensor([[layout.eos, *tokens[0][:-1]]]))[0]
@@ -149,8 +166,8 @@ def test_activations(workspace: Workspace, activation: str) -> None:
 def test_int8_scores_are_near_those_of_float32(workspace: Workspace) -> None:
     layout, tensors = extract(stir(workspace.actor_model("transformer"), 0.3))
     sources = random_sources(layout, 30)
-    exact = Engine(layout, tensors).translate(sources, [8] * 30, scores=True)
-    rounded = Engine(layout, quantize(tensors, layout)).translate(sources, [8] * 30, scores=True)
+    exact = greedy(Engine(layout, tensors), sources, [8] * 30, scores=True)
+    rounded = greedy(Engine(layout, quantize(tensors, layout)), sources, [8] * 30, scores=True)
     same = [(a, b) for x, y, a, b in zip(exact[0], rounded[0], exact[1] or [], rounded[1] or []) if x == y]
     assert len(same) > 20
     assert 0 < max(np.abs(np.subtract(a, b)).max() for a, b in same) < 0.3
@@ -169,11 +186,11 @@ def test_what_cannot_be_translated_is_refused(workspace: Workspace) -> None:
         ([[4, 2], [4, 2]], [5]),
     ):
         with pytest.raises(EngineError):
-            engine.translate(sources, limits)
+            greedy(engine, sources, limits)
     for prefixes in (np.array([[layout.vocabulary]]), np.array([4]), np.array([[4], [4]])):
         with pytest.raises(EngineError):
-            engine.translate([[4, 2]], [5], prefixes=prefixes)
-    assert engine.translate([], []) == ([], None)
+            greedy(engine, [[4, 2]], [5], prefixes=prefixes)
+    assert greedy(engine, [], []) == ([], None)
 
 
 UNSUPPORTED: Dict[str, Any] = {
@@ -183,6 +200,8 @@ UNSUPPORTED: Dict[str, Any] = {
     "--scale-attn": lambda m: setattr(m.decoder.layers[0], "attn_ln", object()),
     "--activation-fn gelu_accurate": lambda m: _set_activation(m, "gelu_accurate"),
     "--decoder-input-dim": lambda m: setattr(m.decoder, "project_in_dim", object()),
+    # of models that are not autoregressive, which have all that the plain one has
+    "an encoder and decoder of its own": lambda m: setattr(m.decoder, "__class__", NATransformerDecoder),
 }
 
 
@@ -320,6 +339,30 @@ def test_a_translator_is_safe_to_share(compiled: Path) -> None:
     expected = translator.translate(lines)
     with ThreadPoolExecutor(8) as pool:
         assert all(result == expected for result in pool.map(lambda _: translator.translate(lines), range(16)))
+
+
+def test_a_fork_of_a_process_that_has_translated(compiled: Path) -> None:
+    """As a server makes that loads its models first: threads do not come along."""
+    translator = Translator.load(str(compiled), threads=2)
+    translate = partial(translator.translate, WORDS, batch_size=2)
+    assert in_a_fork(translate, translate())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, EngineError])
+def test_batches_after_an_error_are_not_searched(compiled: Path, monkeypatch: pytest.MonkeyPatch, error: Any) -> None:
+    searched: List[int] = []
+
+    def search(self: Engine, *args: Any) -> None:
+        searched.append(len(searched))
+        time.sleep(0.05)
+        raise error
+
+    translator = Translator.load(str(compiled))
+    monkeypatch.setattr(Engine, "search", search)
+    with pytest.raises(error):
+        translator.translate(["w1"] * 60, batch_size=1)
+    translator._pool().shutdown()  # waits for what is not left out
+    assert len(searched) < 20
 
 
 @pytest.mark.parametrize(

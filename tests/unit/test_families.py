@@ -15,7 +15,7 @@ from fairseq_tg.compiled.extract import extract, unsupported
 from fairseq_tg.compiled.quantize import quantize
 from fairseq_tg.errors import UserError
 from tests.conftest import Workspace
-from tests.engine.cases import assert_as_fairseq
+from tests.engine.cases import assert_as_fairseq, greedy
 from tests.fairseq_cases import FAMILIES, LIMIT, each_case
 
 FEW = 25
@@ -52,7 +52,7 @@ def test_int8_is_near_float32(workspace: Workspace, base: str) -> None:
     words = random.Random(1)
     sources = [[*(words.randrange(4, layout.source_vocabulary) for _ in range(n)), layout.eos] for n in range(1, 16)]
     exact, rounded = (
-        Engine(layout, weights).translate(sources, [LIMIT] * len(sources), scores=True)
+        greedy(Engine(layout, weights), sources, [LIMIT] * len(sources), scores=True)
         for weights in (tensors, quantize(tensors, layout))
     )
     same = [(a, b) for x, y, a, b in zip(exact[0], rounded[0], exact[1] or [], rounded[1] or []) if x == y]

@@ -16,6 +16,7 @@ from fairseq_tg.compiled.engine import SearchSettings
 from fairseq_tg.decoding.fast_search import FastGenerator, is_plain, shared_engine
 from fairseq_tg.decoding.sessions import find_session
 from tests.conftest import BASES, Workspace, sample, stir
+from tests.fairseq_cases import build_lstm, prepare
 
 SENTENCES, BATCH = 60, 20  # for each of the cells below: more than 5,000 in all
 ACTOR_SHAPES = ["", *(f"{actor}{rank}" for actor in ACTORS.names() for rank in ("", ":3"))]
@@ -34,8 +35,12 @@ def build_model(workspace: Workspace, base: str, actor: str, fast: bool = True) 
         model = workspace.base_model(base)
     model.eval()
     if fast:
-        model.prepare_for_inference_(OmegaConf.create({"generation": {"beam": 1, "no_beamable_mm": False}}))
+        model.prepare_for_inference_(generation_config())
     return model
+
+
+def generation_config() -> Any:
+    return OmegaConf.create({"generation": {"beam": 1, "no_beamable_mm": False}})
 
 
 def random_batches(task: Any, sentences: int = SENTENCES) -> List[Dict[str, Any]]:
@@ -91,6 +96,20 @@ def test_actors_at_all_sites(workspace: Workspace, base: str) -> None:
         model = build_model(workspace, base, actor)
         for way, beam in (("session", 1), ("engine", 1), ("engine", 4)):
             assert_same(workspace, model, random_batches(workspace.task(), BATCH), way, beam_size=beam)
+
+
+def test_an_lstm_without_attention(workspace: Workspace) -> None:
+    """No session knows it, nor any actor: the engine searches, whatever the beam."""
+    shape = {"layers": 2, "encoder_bidirectional": True, "decoder_attention": "0", "residuals": False}
+    sizes = dict.fromkeys(("encoder_embed_dim", "encoder_hidden_size", "decoder_embed_dim", "decoder_hidden_size"), 12)
+    shape.update(sizes, decoder_out_embed_dim=9, share_decoder_input_output_embed=False)
+    task = workspace.task()
+    model = prepare(build_lstm(task, shape), 1)
+    model.prepare_for_inference_(generation_config())
+    assert find_session(model) is None
+    for beam in (1, 4):
+        assert type(task.build_generator([model], generation(beam=beam))) is FastGenerator
+        assert_same(workspace, model, random_batches(task), "engine", beam_size=beam)
 
 
 OPTIONS: Dict[str, Dict[str, Any]] = {

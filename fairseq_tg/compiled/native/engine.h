@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <thread>
+#if defined(__unix__) || defined(__APPLE__)
+#include <unistd.h>
+#endif
 
 #include "fconv.h"
 #include "forced.h"
@@ -86,6 +89,22 @@ inline std::vector<Share> shares(const Request& request, int threads, size_t wei
     before += request.lengths[b];
   }
   return found;
+}
+
+inline int64_t process() {
+#if defined(__unix__) || defined(__APPLE__)
+  return getpid();
+#else
+  return 0;  // where none forks
+#endif
+}
+
+// Among how many threads a product may be shared. They are OpenMP's, which stay behind when a process forks: what is
+// forked of one that has had them would wait for them for ever.
+inline int sharing(int threads) {
+  if (threads < 2) return threads;
+  static const int64_t first = process();
+  return process() == first ? threads : 1;
 }
 
 // Runs f; 0 if it ended well, 1 if not, which is when there is not enough memory. No exception may reach the caller.
@@ -197,7 +216,7 @@ int tg_search(const tg::Model* model, const tg::Request* request, int threads, c
   const tg::Shortlist none;
   const auto search = [&](const tg::Request& wanted, const tg::Results& found, int helping) {
     return tg::guarded([&] {
-      auto decoder = model->family->decoder(helping);
+      auto decoder = model->family->decoder(tg::sharing(helping));
       decoder->acting().enabled = !request->base;
       tg::Search(model->words(), request->all ? none : model->shortlist(), wanted, found).run(*decoder);
     });
