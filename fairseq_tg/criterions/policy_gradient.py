@@ -8,7 +8,6 @@ from typing import Any, Dict, List, Tuple
 import torch
 from fairseq import metrics
 from fairseq.criterions import register_criterion
-from fairseq.data import data_utils
 from torch import Tensor, nn
 
 from fairseq_tg.criterions.cross_entropy import ActorCrossEntropyConfig, ActorCrossEntropyCriterion
@@ -47,20 +46,15 @@ class ActorPolicyGradientCriterion(ActorCrossEntropyCriterion):
         self.reward = cfg.reward
         self.scale = cfg.reward_scale
         self.words = Words(task.target_dictionary)
-        self.own_output = OwnOutput(task, "actor_policy_gradient", [{}, {"sampling": True}])
+        self.own_output = OwnOutput(task, "actor_policy_gradient", [False, True])
 
     def forward(self, model: nn.Module, sample: Dict[str, Any], reduce: bool = True) -> Tuple[Tensor, Any, Dict]:
         if not model.training:
             return super().forward(model, sample, reduce)
         greedy, sampled = self.own_output(model, sample)
         baselines, rewards = self._rewards(greedy, sample), self._rewards(sampled, sample)
-        eos = self.task.target_dictionary.eos()
-
-        def padded(shifted: bool) -> Tensor:
-            return data_utils.collate_tokens(sampled, self.padding_idx, eos, move_eos_to_beginning=shifted)
-
-        target = padded(False)
-        net_output = model(**{**sample["net_input"], "prev_output_tokens": padded(True)})
+        target, previous = self.own_output.as_targets(sampled, sample)
+        net_output = model(**{**sample["net_input"], "prev_output_tokens": previous})
         picked, _, _ = self.score(model, net_output, target)
         advantages = self.scale * (rewards - baselines)
         loss = -(advantages.to(picked) * picked.sum(dim=1)).sum()

@@ -6,7 +6,6 @@ from typing import Any, Dict, Tuple
 
 import torch
 from fairseq.criterions import register_criterion
-from fairseq.data import data_utils
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -50,7 +49,7 @@ class ActorPreferenceCriterion(ListCriterion):
         self.beta = cfg.preference_beta
         self.per_token = cfg.preference_per_token
         self.weight = checked_weight(cfg.cross_entropy_weight)
-        self.own_output = OwnOutput(task, "actor_preference", [{}])
+        self.own_output = OwnOutput(task, "actor_preference", [False])
 
     def drawn(self) -> Draw:
         return Best()
@@ -62,18 +61,14 @@ class ActorPreferenceCriterion(ListCriterion):
         (said,) = self.own_output(model, sample)
         pairs = [[w] if torch.equal(w, own) else [w, own] for w, own in zip(best, said)]
         rows = [row for pair in pairs for row in pair]
-        eos = self.task.target_dictionary.eos()
-
-        def padded(shifted: bool) -> Tensor:
-            return data_utils.collate_tokens(rows, self.padding_idx, eos, move_eos_to_beginning=shifted)
-
+        target, previous = self.own_output.as_targets(rows, sample)
         counts = torch.tensor([len(pair) for pair in pairs], device=source.device)
         net_input = {
             **sample["net_input"],
-            "prev_output_tokens": padded(True),
+            "prev_output_tokens": previous,
             "rows": torch.repeat_interleave(torch.arange(len(pairs), device=source.device), counts),
         }
-        return {**sample, "net_input": net_input, "target": padded(False)}
+        return {**sample, "net_input": net_input, "target": target}
 
     def loss_of(self, rows: Rows) -> Tuple[Tensor, Any, Dict[str, Any]]:
         log_probs = rows.log_probs.sum(dim=1)

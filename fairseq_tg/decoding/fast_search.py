@@ -197,11 +197,15 @@ class FastGenerator(SequenceGenerator):
             in_prefix = prefix is not None and step < prefix.size(1)
             if not in_prefix and step < self.min_len:
                 logits[:, self.eos] = -torch.inf
-            tokens = logits.argmax(dim=1)
+            tokens = self._pick(logits)
             if in_prefix:
                 assert prefix is not None
                 tokens = torch.where(prefix[:, step] != self.pad, prefix[:, step], tokens)
         return tokens, logits.gather(1, tokens.unsqueeze(1)).squeeze(1) - normalizer
+
+    def _pick(self, logits: Tensor) -> Tensor:
+        """logits: B x V, -inf where a token may not be -> the next tokens."""
+        return logits.argmax(dim=1)
 
 
 def _hypothesis(tokens: Tensor, score: Tensor, positional: Tensor) -> Dict[str, Tensor]:

@@ -81,7 +81,7 @@ class Training:
         None,
         least=1,
     )
-    patience: int = option("validations without a gain before it ends", 3, least=1)
+    patience: int = option("passes over the corpus without a gain before it ends", 3, least=1)
     base_dropout: Optional[bool] = option(f"keep the base's dropout on ({_by_family('base_dropout')})", None)
     source_sampling: Optional[float] = option(
         "segment sources anew in every epoch with --sentencepiece-model: the power of probabilities",

@@ -35,6 +35,8 @@ HYPOTHESES = {
     "actor_trie": ("--paths", ActorTrieConfig.paths, 1),
 }
 BEST, LAST = "checkpoint_best.pt", "checkpoint_last.pt"
+#: Updates after which it is saved and validated within an epoch, too: of a very large corpus that takes hours
+WITHIN = 10_000
 
 
 def check_hypotheses(training: Training, beam: int, flag: str = "--hypotheses") -> None:
@@ -118,7 +120,7 @@ class Job:
         training = self.training.of_family(self.record.family)
         updates = self.updates or count_updates(self.data, training)
         with stage.doing([BEST, TRAIN_LOG]):
-            if not _has_ended(self.directory, updates, training.patience):
+            if not _has_ended(self.directory, updates, _patience(training, updates)):
                 _run(self.data, self.directory, self._flags(training, updates), updates, threads)
             if training.actor and best.is_file():
                 config = load_checkpoint(str(best))["cfg"]["model"]
@@ -134,13 +136,19 @@ class Job:
         if self.start is not None:
             flags += ["--finetune-from-model", str(self.start)]
         flags += [*self.task.task_flags(), *source_flags(training, self.text), *self.more]
-        return flags + _validation(self.data, self.text, self.task, training.patience)
+        return flags + _validation(self.data, self.text, self.task, _patience(training, updates))
 
 
 def check_same_base(base: str, base_record: Any, found: str) -> None:
     """Refuse what was made with another base than the one at the start: its own training may still be under way."""
     if found != base_record.fingerprint:
         raise UserError(f"'{base}' has changed meanwhile: give a copy that stays as it is, and another --out")
+
+
+def _patience(training: Training, updates: int) -> int:
+    """Its patience in validations, of which a long epoch has several."""
+    assert training.epochs is not None
+    return training.patience * (1 + updates // training.epochs // WITHIN)
 
 
 def _has_ended(directory: Path, updates: int, patience: int) -> bool:
@@ -216,6 +224,7 @@ def _run(data: Path, directory: Path, flags: List[str], updates: int, threads: i
     """Run fairseq-train, which goes on where it was, with a bar over its updates."""
     log = ["--log-format", "json", "--log-interval", "20", "--log-file", str(directory / TRAIN_LOG)]
     save = ["--save-dir", str(directory), "--no-epoch-checkpoints", "--num-workers", "0"]
+    save += ["--save-interval-updates", str(WITHIN), "--keep-interval-updates", "1"]
     command = Command("the training", fairseq("train", str(data), *flags, *log, *save), directory / "output.log")
     with tqdm(total=updates, unit="update", desc=f"training {directory.name}") as bar:
         run_all([command], threads, lambda: _show(bar, directory / TRAIN_LOG))

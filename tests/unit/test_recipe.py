@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -206,6 +207,23 @@ def test_a_training_that_had_ended_is_not_trained_on(
     with pytest.raises(UserError, match=r"'base.pt' has changed meanwhile: give a copy that stays as it is"):
         replace(job, directory=tmp_path / "another").run(1)
     assert "outputs" not in (tmp_path / "another" / "stage.json").read_text()
+
+
+def test_long_epochs_are_saved_within(workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And patience is still of whole epochs."""
+    settings = Training(max_tokens=200, epochs=2, patience=9, lr=0.01)
+    once = count_updates(Path(workspace.data), settings)
+    monkeypatch.setattr(training, "WITHIN", once // 2 - 1)
+    record, _ = read_base(workspace.bases["lstm"])
+    task = workspace.task()
+    job = training.Job(settings, workspace.bases["lstm"], record, task, Path(workspace.data), "corpus", tmp_path)
+    assert job.run(1).is_file()
+    flags = job._flags(settings.of_family("lstm"), once)
+    assert flags[flags.index("--patience") + 1] == "18"
+    found = re.findall(r'"valid_num_updates": "(\d+)"', (tmp_path / "train.log").read_text())
+    validated = list(map(int, found))
+    assert once // 2 - 1 in validated and validated[-1] == once and len(validated) > 2
+    assert len(list(tmp_path.glob("checkpoint_*_*.pt"))) == 1
 
 
 def test_the_cells_of_the_papers_ablations() -> None:
