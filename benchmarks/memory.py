@@ -110,6 +110,7 @@ def main() -> None:
         *("--no-save-optimizer-state", "--restore-file", "none.pt"),
     ]
     actor = at / "actor" / "checkpoint_last.pt"
+    compared = ["--data", data, "--base", base, "--actor", actor, "--max-len-b", "5", "--turns", "1"]
     commands: Dict[str, List[object]] = {
         "nothing": [sys.executable, "-c", "import fairseq_tg.plugin"],
         "train": train,
@@ -137,6 +138,13 @@ def main() -> None:
         "compile of a base": [tg, "compile", base, at / "base.tg", "--data", data],
         "translate --actor": [
             *(tg, "translate", at / "base.tg", "--actor", f"a={at / 'actor.safetensors'}", "--max-len-b", "5"),
+        ],
+        "report": [
+            *(tg, "report", *compared, "--speed-sentences", "2", "--oracle-beam", "5", "--out", at / "report"),
+        ],
+        "bench": [
+            *(tg, "bench", *compared, "--sentences", "2", "--batched-sentences", "8", "--batch-size", "4"),
+            *("--out", at / "bench"),
         ],
     }
     print(f"weights: {weights / 2**20:,.0f} MiB ({base})")

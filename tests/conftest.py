@@ -26,7 +26,7 @@ import torch
 from fairseq import checkpoint_utils, options, tasks
 from fairseq.dataclass import utils as fairseq_options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
-from fairseq_cli import generate, hydra_train, interactive, preprocess, train
+from fairseq_cli import generate, hydra_train, interactive, preprocess, train, validate
 from filelock import FileLock, Timeout
 from omegaconf import OmegaConf
 
@@ -46,6 +46,7 @@ COMMANDS: Dict[str, Callable[[], None]] = {
     "fairseq-train": train.cli_main,
     "fairseq-generate": generate.cli_main,
     "fairseq-interactive": interactive.cli_main,
+    "fairseq-validate": validate.cli_main,
     "fairseq-hydra-train": hydra_train.cli_main,
 }
 FORK = multiprocessing.get_context("fork")

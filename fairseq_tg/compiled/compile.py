@@ -10,7 +10,7 @@ from fairseq.data import Dictionary
 from fairseq_tg import __version__
 from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.engine import Shortlist
-from fairseq_tg.compiled.extract import extract_lazily
+from fairseq_tg.compiled.extract import extract_lazily, unsupported
 from fairseq_tg.compiled.model_file import CompiledModel, TextOptions
 from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.compiled.quantize import quantize
@@ -46,6 +46,10 @@ def read_subword_model(symbols: List[str], options: Compilation) -> Tuple[str, b
         return kind, Path(path).read_bytes()
     except OSError as error:
         raise UserError(f"cannot read the subword model '{path}': {error.strerror}") from None
+
+
+def can_compile(model: Any, task: Any) -> bool:
+    return unsupported(model) is None and task.compiled_marks() is not None
 
 
 def compile_model(

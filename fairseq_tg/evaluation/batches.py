@@ -8,6 +8,8 @@ from fairseq_tg.evaluation.systems import Tokens, Translate
 
 Result = TypeVar("Result")
 Say = Callable[[str], None]
+#: Of a batch, if nothing speaks for another size
+SENTENCES = 32
 
 
 def by_length(sizes: Sequence[Any], batch_size: int) -> List[List[int]]:
@@ -29,7 +31,7 @@ def in_batches(
 
 
 def translate_all(
-    translate: Translate, sources: Sequence[Tokens], say: Say, doing: str, batch_size: int = 32
+    translate: Translate, sources: Sequence[Tokens], say: Say, doing: str, batch_size: int = SENTENCES
 ) -> List[Tokens]:
     batches = by_length([len(source) for source in sources], batch_size)
     return in_batches(lambda batch: translate([sources[i] for i in batch]), batches, say, doing)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -12,13 +12,14 @@ from sacrebleu.metrics import BLEU
 
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.batches import by_length
-from fairseq_tg.evaluation.lineup import ACTED, CONT, PRECISIONS, Lineup, check_peer, label_files, load_compared
+from fairseq_tg.evaluation.held import Held
+from fairseq_tg.evaluation.lineup import ACTED, CONT, PRECISIONS, Lineup, check_compared, check_peer, label_files
 from fairseq_tg.evaluation.machine import Bound, Machine, bound, measure_machine
 from fairseq_tg.evaluation.measure import PERCENTILES, Spread, Turns, latency_table, probe, ratio, take_turns
 from fairseq_tg.evaluation.options import BenchOptions
 from fairseq_tg.evaluation.plots import Point, quality_and_speed
 from fairseq_tg.evaluation.subset import read_subset
-from fairseq_tg.evaluation.systems import Load, System
+from fairseq_tg.evaluation.systems import System
 from fairseq_tg.evaluation.tables import Progress, Section, as_text, in_words, settings, versions, write
 from fairseq_tg.files import make_directory
 from fairseq_tg.tasks.loading import load_model
@@ -71,13 +72,16 @@ def run(options: BenchOptions) -> Result:
     """Measure everything, and write the tables, the numbers and a plot to the output directory."""
     actors, say = label_files(ACTED, options.actor), Progress()
     check_peer(options)
-    load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
-    model, task, _, _ = load_compared(load, options)
-    subset = read_subset(task, options.subset, model, options.text, options.batched_sentences)
+    held = Held(partial(load_model, languages=options.languages))
+    check_compared(held, options)
+    task = held.model(options.base, options.data)[1]
+    subset = read_subset(
+        task, options.subset, held.model(options.base, options.data)[0], options.text, options.batched_sentences
+    )
     out = Path(options.out)
     make_directory(out)
-    lineup = prepare(options, actors, load, out, say)
-    functions = lineup.build()
+    lineup = prepare(options, actors, held, out, say)
+    functions = lineup.functions()
     torch.set_num_threads(options.threads)  # of fairseq's systems, which share torch's
     eos, sources = task.target_dictionary.eos(), subset.sources
     one_by_one = [[i] for i in range(min(options.sentences, len(sources)))]
@@ -86,6 +90,7 @@ def run(options: BenchOptions) -> Result:
     batched = take_turns(functions, sources, batches, max(1, options.turns // 2), eos, say)
 
     bleu, rows = BLEU(tokenize=subset.tokenizer), {}
+    held.make_room()
     for name, system in lineup.systems.items():
         say(f"in a process of its own: {name}")
         score = None
@@ -109,9 +114,9 @@ def run(options: BenchOptions) -> Result:
     return result
 
 
-def prepare(options: BenchOptions, actors: Dict[str, str], load: Load, out: Path, say: Progress) -> Lineup:
+def prepare(options: BenchOptions, actors: Dict[str, str], held: Held, out: Path, say: Progress) -> Lineup:
     """The systems for what the user has."""
-    lineup = Lineup(load, options.data, options.threads, options.max_len_b, options.languages)
+    lineup = Lineup(held, options)
     compilable = "compiled" in options.engines and lineup.can_compile(options.base)
 
     def add(label: str, path: str, engines: Sequence[str] = options.engines) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Sequence
+import os
+import tempfile
+from typing import Dict, Sequence
 
+from fairseq_tg.compiled.compile import can_compile, compile_model
 from fairseq_tg.compiled.engine import EngineError
 from fairseq_tg.compiled.explain import explain_tokens
-from fairseq_tg.compiled.extract import extract, unsupported
-from fairseq_tg.compiled.model_file import CompiledModel, TextOptions
+from fairseq_tg.compiled.options import Compilation
 from fairseq_tg.compiled.pictures import as_svg
 from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.evaluation.examples import Example
+from fairseq_tg.evaluation.held import Held
 from fairseq_tg.evaluation.subset import Subset
 
 
@@ -18,17 +21,20 @@ def picture_name(example: Example) -> str:
     return f"example-{example.index}.svg"
 
 
-def draw_examples(model: Any, task: Any, subset: Subset, examples: Sequence[Example]) -> Dict[str, str]:
+def draw_examples(held: Held, path: str, data: str, subset: Subset, examples: Sequence[Example]) -> Dict[str, str]:
     """SVG by file name; none of a model that the native engine does not know, or where it is not built."""
-    ((source_lang, target_lang),) = task.pairs
-    marks = task.compiled_marks()
-    if not examples or unsupported(model) or marks is None:
+    if not examples or not can_compile(*held.model(path, data)):
         return {}
-    layout, tensors = extract(model)
-    source, target = list(task.source_dictionary.symbols), list(task.target_dictionary.symbols)
-    text = TextOptions(source_lang, target_lang, **marks)
+    with tempfile.TemporaryDirectory() as directory:
+        compiled = os.path.join(directory, "model.tg")
+        compile_model(*held.model(path, data), Compilation(path, compiled, no_subword=True))
+        held.make_room()
+        return _draw(compiled, subset, examples)
+
+
+def _draw(compiled: str, subset: Subset, examples: Sequence[Example]) -> Dict[str, str]:
     try:
-        translator = Translator(CompiledModel(layout, text, source, target, b"", tensors, False))
+        translator = Translator.load(compiled)
         return {
             picture_name(example): as_svg(
                 explain_tokens(translator, [[translator.marked(list(tokens)[:-1])]], example.source, subset.words)

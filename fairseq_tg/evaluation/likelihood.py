@@ -7,8 +7,11 @@ from typing import Any, List, Sequence
 
 import torch
 
-from fairseq_tg.evaluation.batches import Say, by_length, in_batches
+from fairseq_tg.evaluation.batches import SENTENCES, Say, by_length, in_batches
 from fairseq_tg.evaluation.systems import Tokens
+
+#: Of a batch, at a time: 64 MB
+MOST_PROBABILITIES = 1 << 24
 
 
 def word_likelihood(
@@ -42,4 +45,5 @@ def token_means(
         return [means[i] for i in ids]  # the collater orders them by length
 
     lengths = [(len(target), len(source)) for source, target in zip(sources, targets)]
-    return in_batches(likelihoods, by_length(lengths, 32), say, doing)
+    most = MOST_PROBABILITIES // (max(map(len, targets)) * len(task.target_dictionary))
+    return in_batches(likelihoods, by_length(lengths, min(SENTENCES, max(1, most))), say, doing)

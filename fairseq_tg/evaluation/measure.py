@@ -70,6 +70,7 @@ def take_turns(
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             result = results[name]
             run = _noting(systems[name], sources, result.latencies)
+            systems[name]([sources[batches[0][0]]])  # it may have been given up for others since its last turn
             started = time.perf_counter()
             result.outputs = in_batches(run, batches, say, f"{name}, turn {turn + 1} of {turns}")
             result.seconds.append(time.perf_counter() - started)

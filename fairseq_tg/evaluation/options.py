@@ -25,6 +25,7 @@ class Evaluation:
     )
     peer: Optional[str] = option("an engine to compare with", None, choices=("ctranslate2",))
     subset: str = option("split to translate; the report takes several, as in test,test1", "test")
+    max_len_b: int = option("most tokens of a translation", 200)
     threads: int = option("of every system", 1, least=1)
     languages: LanguageOptions = field(default_factory=LanguageOptions, metadata={"help": LANGUAGES})
     text: WordOptions = field(default_factory=WordOptions, metadata={"help": "how the data was made of text"})
@@ -55,5 +56,4 @@ class BenchOptions(Evaluation):
     batched_sentences: int = option("translated in batches", 1000, least=1)
     batch_size: int = option("sentences of a batch", 32, least=1)
     turns: int = option("times everything is measured", 5, least=1)
-    max_len_b: int = option("most tokens of a translation", 200)
     out: str = option("directory for the results", "bench")

@@ -11,7 +11,7 @@ from fairseq_tg.objectives import sentence_bleu
 
 
 def oracle_translations(
-    search: Callable[[Sequence[Tokens]], List[List[Tokens]]], subset: Subset, say: Say, doing: str
+    search: Callable[[Sequence[Tokens]], List[List[Tokens]]], subset: Subset, say: Say, doing: str, batch_size: int
 ) -> List[Tokens]:
     """Of all that a search finds for each sentence, what has the best sentence BLEU; ties to the lower rank."""
     score, references = sentence_bleu(subset.tokenizer).score, subset.references or []
@@ -21,4 +21,4 @@ def oracle_translations(
             scores = [score(subset.words(tokens), references[i]) for tokens in found]
             yield found[scores.index(max(scores))]
 
-    return in_batches(choose, by_length([len(source) for source in subset.sources], 16), say, doing)
+    return in_batches(choose, by_length([len(source) for source in subset.sources], batch_size), say, doing)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -14,11 +14,12 @@ import torch
 
 from fairseq_tg.differences import differing_words
 from fairseq_tg.evaluation.advice import advise, compare, verdict
-from fairseq_tg.evaluation.batches import translate_all
+from fairseq_tg.evaluation.batches import SENTENCES, translate_all
 from fairseq_tg.evaluation.examples import Example, choose_examples
 from fairseq_tg.evaluation.explained import draw_examples, picture_name
+from fairseq_tg.evaluation.held import Held
 from fairseq_tg.evaluation.likelihood import token_means, word_likelihood
-from fairseq_tg.evaluation.lineup import ACTED, CONT, Lineup, check_peer, label_files, load_compared
+from fairseq_tg.evaluation.lineup import ACTED, CONT, Lineup, check_compared, check_peer, label_files
 from fairseq_tg.evaluation.measure import Spread, take_turns
 from fairseq_tg.evaluation.norms import NormsAt, read_norms
 from fairseq_tg.evaluation.options import ReportOptions
@@ -36,7 +37,7 @@ from fairseq_tg.evaluation.shares import (
     recovered_shares,
 )
 from fairseq_tg.evaluation.subset import Subset, read_subsets
-from fairseq_tg.evaluation.systems import Load, System, build_search
+from fairseq_tg.evaluation.systems import build_search
 from fairseq_tg.evaluation.tables import Progress, Section, as_html, as_text, in_words, settings, versions, write
 from fairseq_tg.files import make_directory
 from fairseq_tg.tasks.loading import load_model
@@ -92,16 +93,16 @@ def make_report(options: ReportOptions) -> Report:
     started, say = time.perf_counter(), Progress()
     torch.set_num_threads(options.threads)
     check_peer(options)
-    load: Load = functools.cache(functools.partial(load_model, languages=options.languages))
-    base, task, found, acting = load_compared(load, options)
+    held = Held(partial(load_model, languages=options.languages))
+    found = check_compared(held, options)
+    task = held.model(options.base, options.data)[1]
     actors, conts = label_files(ACTED, options.actor), label_files(CONT, options.cont)
-    models = {"base": base, **acting}
     names = options.subset.split(",")
-    subset = read_subsets(task, names, base, options.text, scores_targets=True)
+    subset = read_subsets(task, names, held.model(options.base, options.data)[0], options.text, scores_targets=True)
     make_directory(Path(options.out))
     report = Report(options, found, len(subset.sources), versions())
 
-    lineup = Lineup(load, options.data, options.threads, languages=options.languages)
+    lineup = Lineup(held, options)
     # All on one engine, so that speeds tell what a search costs; fairseq's own, which find the same, beside them
     lineup.add("greedy", "fast", options.base)
     lineup.add("beam 4", "fast", options.base, 4)
@@ -113,7 +114,7 @@ def make_report(options: ReportOptions) -> Report:
     if options.peer:
         say("converting for CTranslate2")
         lineup.add_converted("", options.base, [1, 4], Path(options.out))
-    functions = lineup.build()
+    functions = lineup.functions()
     one_by_one = [[i] for i in range(min(options.speed_sentences, len(subset.sources)))]
     turns = take_turns(functions, subset.sources, one_by_one, options.turns, task.target_dictionary.eos(), say)
     report.speed = {name: Spread.of(result.tokens_per_second()) for name, result in turns.items()}
@@ -121,15 +122,21 @@ def make_report(options: ReportOptions) -> Report:
         report.notes.append(f"'{options.subset}' has no references: there are no scores, likelihoods or examples")
     else:
         functions = {name: function for name, function in functions.items() if not name.startswith(SLOW)}
-        tokens = {name: translate_all(function, subset.sources, say, name) for name, function in functions.items()}
+        tokens = {}
+        for name, function in functions.items():
+            batch_size = held.batch_size(SENTENCES, lineup.systems[name].beam)
+            tokens[name] = translate_all(function, subset.sources, say, name, batch_size)
         oracle = f"beam {options.oracle_beam} oracle"
         if options.oracle_beam:
-            wide = System(oracle, "fast", options.base, options.data, options.oracle_beam, threads=options.threads)
-            tokens[oracle] = oracle_translations(build_search(wide, load), subset, say, oracle)
+            wide = replace(lineup.systems["beam 4"], name=oracle, beam=options.oracle_beam)
+            batch_size = held.batch_size(16, wide.beam)
+            tokens[oracle] = oracle_translations(build_search(wide, held.model), subset, say, oracle, batch_size)
         texts = {name: [subset.words(item) for item in items] for name, items in tokens.items()}
         say("scores and significance")
         report.scores = score_systems(texts, subset.references, ["greedy", "beam 4"], subset.tokenizer)
-        sure = token_means(base, task, subset.sources, tokens["greedy"], True, say, "how sure the base is")
+        sure = token_means(
+            *held.model(options.base, options.data), subset.sources, tokens["greedy"], True, say, "how sure the base is"
+        )
         report.sets = _by_set({name: texts[name] for name in functions}, subset, sure, list(actors), list(conts))
         report.shares = {name: report.sets[ALL].shares[name].value for name in actors}
         if "TER" not in report.scores.signatures:
@@ -137,16 +144,17 @@ def make_report(options: ReportOptions) -> Report:
         if len(subset.references) < 2:
             report.notes.append("one sentence is too few for a test of significance")
         judged = {"reference": subset.targets, **{k: tokens[k] for k in ("greedy", oracle, *actors) if k in tokens}}
-        for model_name, model in models.items():
+        for model_name, path in {"base": options.base, **actors}.items():
+            doing = f"likelihood of {{}} by {model_name}"
             report.likelihoods[model_name] = {
-                name: word_likelihood(model, task, subset.sources, items, say, f"likelihood of {name} by {model_name}")
+                name: word_likelihood(*held.model(path, options.data), subset.sources, items, say, doing.format(name))
                 for name, items in judged.items()
             }
         for name in list(actors)[:1]:
             report.helped, report.hurt = choose_examples(
                 subset.source_text, subset.references, texts, name, tokenizer=subset.tokenizer
             )
-            pictures = draw_examples(models[name], task, subset, [*report.helped, *report.hurt])
+            pictures = draw_examples(held, actors[name], options.data, subset, [*report.helped, *report.hurt])
             write(Path(options.out), pictures)
             report.pictures = list(pictures)
     for name, path in actors.items():

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fairseq_tg.actor_format import is_of_actor
-from fairseq_tg.memory import MappedFiles
+from fairseq_tg.memory import MappedFiles, give_back
 
 #: Elements of a tensor that is large enough to matter. (Smaller ones are drawn: a seed gives what it always gave.)
 LARGE = 1 << 20
@@ -45,6 +45,7 @@ def taking_tensors() -> Iterator[None]:
         yield
     finally:
         _taken.reset(token)
+        give_back()  # tensors that were made, and replaced
 
 
 def tensors_are_taken() -> bool:
@@ -63,16 +64,25 @@ class WithoutWeights(TorchFunctionMode):
 
 
 class _Assigned:
-    """torch's `_metadata` of a state: of every module but actors, that its tensors are taken and not copied."""
+    """torch's `_metadata` of a state: of every module, that its tensors are taken and not copied; of actors if told."""
+
+    def __init__(self, actors: bool) -> None:
+        self._actors = actors
 
     def get(self, prefix: str, default: Any = None) -> Dict[str, Any]:
-        return {} if is_of_actor(prefix) else {"assign_to_params_buffers": True}
+        return {"assign_to_params_buffers": True} if self._actors or not is_of_actor(prefix) else {}
 
 
 class OneCopy(OrderedDict):
-    """The tensors of a model, for `load_state_dict` to take as they are."""
+    """The tensors of a model, for `load_state_dict` to take as they are.
 
-    _metadata = _Assigned()
+    Those of actors stay its own while they may be trained, and to be of the type that it computes in.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], model_dtype: torch.dtype) -> None:
+        super().__init__(tensors)
+        same = all(tensor.dtype == model_dtype for name, tensor in tensors.items() if is_of_actor(name))
+        self._metadata = _Assigned(actors=tensors_are_taken() and same)
 
 
 def one_copy(tensors: Mapping[str, Tensor], model_dtype: torch.dtype = torch.float32) -> Mapping[str, Tensor]:
@@ -85,7 +95,7 @@ def one_copy(tensors: Mapping[str, Tensor], model_dtype: torch.dtype = torch.flo
         tensor.device.type == "cpu" and (tensor.dtype in known or not tensor.is_floating_point())
         for tensor in tensors.values()
     )
-    return OneCopy(tensors) if plain else tensors
+    return OneCopy(tensors, model_dtype) if plain else tensors
 
 
 def make_float_when_run(model: Any) -> None:

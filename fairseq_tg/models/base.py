@@ -291,7 +291,7 @@ class ActorModel(BaseFairseqModel):
         state = one_copy({**base, **actors}, dtype) if device.type == "cpu" else {**base, **actors}
         result = super().load_state_dict(state, strict, None, args)
         files = MappedFiles()
-        for tensor in actors.values():  # which have been copied
+        for tensor in actors.values():  # which have been copied, or are not needed yet
             files.page_out(tensor.data_ptr(), tensor.nbytes)
         live = super().state_dict()
         self.base_tensors = {

@@ -65,8 +65,9 @@ class ActedMaps(nn.Module):
         versions = tuple(n for tensor in self.parameters() for n in (tensor.data_ptr(), tensor._version))
         if name not in self.joined or self.joined[name][0] != versions:
             self.joined[name] = versions, self.join(name)
-            own = own_weight(self, name)
-            MappedFiles().page_out(own.data_ptr(), own.nbytes)  # read again when the actors are others
+            files = MappedFiles()
+            for part in (own_weight(self, name), *site.parameters()):  # read again when the actors are others
+                files.page_out(part.data_ptr(), part.nbytes)
         return self.joined[name][1]
 
     def join(self, name: str) -> Tensor:

@@ -18,7 +18,7 @@ def test_turns_are_taken_in_changing_order_and_timed() -> None:
 
     sources = [[7, 2], [8, 9, 2]]
     results = take_turns({"a": system("a"), "b": system("b")}, sources, [[1], [0]], 2, eos=2)
-    assert "".join(order) == "ab" + "aabb" + "bbaa"  # a warm-up, then two turns
+    assert "".join(order) == "ab" + "aaabbb" + "bbbaaa"  # a warm-up, then two turns, each after a sentence untimed
     for turns in results.values():
         assert turns.tokens == [5, 5] and turns.sentences == 2 and len(turns.seconds) == 2
         assert {length: len(values) for length, values in turns.latencies.items()} == {2: 2, 3: 2}  # no warm-up

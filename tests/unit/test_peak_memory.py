@@ -59,6 +59,10 @@ class Model:
         tg = ("--user-dir", USER_DIR, "--task", "tg_translation", "--gen-subset", "valid", "--max-len-b", "3")
         run("fairseq-generate", self.data, *tg, "--path", path, *IN_PROCESS, *flags)
 
+    def validate(self) -> None:
+        tg = ("--user-dir", USER_DIR, "--task", "tg_translation", "--valid-subset", "valid", "--max-tokens", "64")
+        run("fairseq-validate", self.data, *tg, "--path", self.tg, "--cpu", "--num-workers", "0")
+
     def average(self) -> None:
         out = self.directory / f"mean-{os.getpid()}.pt"
         run_tg("actor", "average", *[self.tg] * 6, out)
@@ -139,6 +143,8 @@ COMMANDS: Dict[str, Tuple[Callable[[Model], None], float]] = {
     "k-best": (lambda model: model.generate(model.base, "--beam", "5", "--kbest-dir", model.directory / "k"), MOST),
     # The base, which is written as it is, and the actors, a seventh of it, once
     "actor average": (Model.average, MOST),
+    # What was joined is not in memory in parts as well: a layer's, at most
+    "validate": (Model.validate, MOST + JOINED),
     "compile": (lambda model: model.compile(), 0.75),  # a tensor at a time
     "compile --int8": (lambda model: model.compile("--int8"), 0.75),
 }

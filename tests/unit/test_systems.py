@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import weakref
+from typing import Any, List, Tuple
 
 import pytest
 
+from fairseq_tg.evaluation import held
+from fairseq_tg.evaluation.held import Held
 from fairseq_tg.evaluation.systems import System, build, build_search
 from fairseq_tg.tasks.loading import load_model
 from tests.conftest import BASES, Workspace, hypotheses
@@ -31,3 +35,31 @@ def test_searches_of_one_model_do_not_disturb_each_other(workspace: Workspace, b
         assert [task.target_dictionary.string(tokens) for tokens in found[name]] == [printed[i] for i in range(30)]
     every = build_search(systems["beam"], load)(sources)
     assert [best for best, *_ in every] == found["beam"] and {len(items) for items in every} == {4}
+
+
+def test_of_large_models_one_is_in_memory_at_a_time(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, data = workspace.bases["transformer"], workspace.data
+    other, loaded = workspace.bases["lstm"], []
+    task = load_model(path, data)[1]
+    task.load_dataset("valid")
+    sources = [task.dataset("valid").src[i].tolist() for i in range(5)]
+    systems = [System("a", "fast", path, data), System("b", "fairseq", path, data, 4), System("c", "fast", other, data)]
+
+    def load(path: str, data: str) -> Tuple[Any, Any]:
+        assert large > 0 or all(model() is None for model in loaded), "a large model was still there"
+        model, task = load_model(path, data)
+        loaded.append(weakref.ref(model))
+        return model, task
+
+    found: List[List[Any]] = []
+    for large in (held.LARGE, 0):
+        monkeypatch.setattr(held, "LARGE", large)
+        evaluated = Held(load)
+        loaded.clear()
+        functions = [evaluated.translate(system) for system in systems]
+        assert loaded == [], "systems are built when they are used"
+        found.append([function(sources) for function in (*functions, *functions)])
+        assert len(loaded) == (2 if large else 6)
+        assert evaluated.model(path, data)[0] is evaluated.model(path, data)[0]
+        del evaluated, functions
+    assert found[0] == found[1] and found[0][0] != found[0][2]
