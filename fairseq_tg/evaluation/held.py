@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Sequence, Tuple, TypeVar, cast
 
-from fairseq_tg.evaluation.systems import Load, System, Tokens, Translate, build
+from fairseq_tg.evaluation.systems import Load, Search, System, Tokens, Translate, build, build_search
 from fairseq_tg.memory import give_back
 
 #: Parameters of a model that has no others beside it
 LARGE = 100_000_000
 #: Hypotheses that a large model extends together: what these take is little beside it
 ROWS_OF_LARGE = 16
+
+Run = TypeVar("Run", Translate, Search)
 
 
 class Held:
@@ -26,7 +28,7 @@ class Held:
     def __init__(self, load: Load) -> None:
         self._load = load
         self._models: Dict[str, Tuple[Any, Any]] = {}
-        self._systems: Dict[str, Translate] = {}
+        self._systems: Dict[str, Callable[[Sequence[Tokens]], Any]] = {}
         self._one_at_a_time = False
 
     def model(self, path: str, data: str) -> Tuple[Any, Any]:
@@ -41,14 +43,20 @@ class Held:
 
     def translate(self, system: System) -> Translate:
         """A system, which is built when it is first used, and again if others have had its place."""
+        return self._when_used(system, build)
 
-        def translate(sources: Sequence[Tokens]) -> List[Tokens]:
+    def search(self, system: System) -> Search:
+        """The same, for all that it finds."""
+        return self._when_used(system, build_search)
+
+    def _when_used(self, system: System, make: Callable[[System, Load], Run]) -> Run:
+        def run(sources: Sequence[Tokens]) -> Any:
             if system.name not in self._systems:
                 self.make_room()
-                self._systems[system.name] = build(system, self.model)
+                self._systems[system.name] = make(system, self.model)
             return self._systems[system.name](sources)
 
-        return translate
+        return cast(Run, run)
 
     def batch_size(self, usual: int, beam: int) -> int:
         """The sentences that are translated together."""

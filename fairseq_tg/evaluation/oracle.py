@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Callable, Iterator, List, Sequence
+from typing import Iterator, List
 
 from fairseq_tg.evaluation.batches import Say, by_length, in_batches
 from fairseq_tg.evaluation.subset import Subset
-from fairseq_tg.evaluation.systems import Tokens
+from fairseq_tg.evaluation.systems import Search, Tokens
 from fairseq_tg.objectives import sentence_bleu
 
 
-def oracle_translations(
-    search: Callable[[Sequence[Tokens]], List[List[Tokens]]], subset: Subset, say: Say, doing: str, batch_size: int
-) -> List[Tokens]:
+def oracle_translations(search: Search, subset: Subset, say: Say, doing: str, batch_size: int) -> List[Tokens]:
     """Of all that a search finds for each sentence, what has the best sentence BLEU; ties to the lower rank."""
     score, references = sentence_bleu(subset.tokenizer).score, subset.references or []
 

@@ -37,7 +37,6 @@ from fairseq_tg.evaluation.shares import (
     recovered_shares,
 )
 from fairseq_tg.evaluation.subset import Subset, read_subsets
-from fairseq_tg.evaluation.systems import build_search
 from fairseq_tg.evaluation.tables import Progress, Section, as_html, as_text, in_words, settings, versions, write
 from fairseq_tg.files import make_directory
 from fairseq_tg.tasks.loading import load_model
@@ -130,7 +129,7 @@ def make_report(options: ReportOptions) -> Report:
         if options.oracle_beam:
             wide = replace(lineup.systems["beam 4"], name=oracle, beam=options.oracle_beam)
             batch_size = held.batch_size(16, wide.beam)
-            tokens[oracle] = oracle_translations(build_search(wide, held.model), subset, say, oracle, batch_size)
+            tokens[oracle] = oracle_translations(held.search(wide), subset, say, oracle, batch_size)
         texts = {name: [subset.words(item) for item in items] for name, items in tokens.items()}
         say("scores and significance")
         report.scores = score_systems(texts, subset.references, ["greedy", "beam 4"], subset.tokenizer)

@@ -20,6 +20,7 @@ SYMBOLS = "symbols.json"
 
 Tokens = List[int]
 Translate = Callable[[Sequence[Tokens]], List[Tokens]]
+Search = Callable[[Sequence[Tokens]], List[List[Tokens]]]
 #: Gives the model of a checkpoint, and a task, for a data directory. Who builds several systems of one model gives
 #: `functools.cache` of `load_model`: the checkpoint is read once, and there is one model.
 Load = Callable[[str, str], Tuple[Any, Any]]
@@ -51,7 +52,7 @@ def build(system: System, load: Optional[Load] = None) -> Translate:
     return lambda sources: [hypotheses[0] for hypotheses in search(sources)]
 
 
-def build_search(system: System, load: Optional[Load] = None) -> Callable[[Sequence[Tokens]], List[List[Tokens]]]:
+def build_search(system: System, load: Optional[Load] = None) -> Search:
     """fairseq's own search, or the engine's, as fairseq-generate sets them up: every hypothesis, best first."""
     import torch
     from fairseq.dataclass.configs import GenerationConfig

@@ -58,8 +58,10 @@ def test_of_large_models_one_is_in_memory_at_a_time(workspace: Workspace, monkey
         loaded.clear()
         functions = [evaluated.translate(system) for system in systems]
         assert loaded == [], "systems are built when they are used"
-        found.append([function(sources) for function in (*functions, *functions)])
-        assert len(loaded) == (2 if large else 6)
+        lists = evaluated.search(System("d", "fairseq", path, data, 4))
+        found.append([function(sources) for function in (*functions, lists, *functions)])
+        assert len(loaded) == (2 if large else 7)
         assert evaluated.model(path, data)[0] is evaluated.model(path, data)[0]
-        del evaluated, functions
+        del evaluated, functions, lists
     assert found[0] == found[1] and found[0][0] != found[0][2]
+    assert [best for best, *_ in found[0][3]] == found[0][1]
