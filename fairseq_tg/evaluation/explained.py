@@ -23,6 +23,7 @@ def picture_name(example: Example) -> str:
 
 def draw_examples(held: Held, path: str, data: str, subset: Subset, examples: Sequence[Example]) -> Dict[str, str]:
     """SVG by file name; none of a model that the native engine does not know, or where it is not built."""
+    held.make_room()  # of weights that were joined for torch
     if not examples or not can_compile(*held.model(path, data)):
         return {}
     with tempfile.TemporaryDirectory() as directory:
@@ -34,7 +35,7 @@ def draw_examples(held: Held, path: str, data: str, subset: Subset, examples: Se
 
 def _draw(compiled: str, subset: Subset, examples: Sequence[Example]) -> Dict[str, str]:
     try:
-        translator = Translator.load(compiled)
+        translator = Translator.load(compiled, alone=True)
         return {
             picture_name(example): as_svg(
                 explain_tokens(translator, [[translator.marked(list(tokens)[:-1])]], example.source, subset.words)

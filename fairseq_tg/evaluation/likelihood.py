@@ -10,8 +10,8 @@ import torch
 from fairseq_tg.evaluation.batches import SENTENCES, Say, by_length, in_batches
 from fairseq_tg.evaluation.systems import Tokens
 
-#: Of a batch, at a time: 64 MB
-MOST_PROBABILITIES = 1 << 24
+#: Of a batch: 16 MB, several times while they are worked out
+MOST_PROBABILITIES = 1 << 22
 
 
 def word_likelihood(
