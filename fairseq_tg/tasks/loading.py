@@ -60,6 +60,7 @@ def load_model(
     config = OmegaConf.structured(TASK_DATACLASS_REGISTRY[TG + name](**options))
     task = TASK_REGISTRY[TG + name].setup_task(config)
     models, _ = checkpoint_utils.load_model_ensemble([path], task=task, state=state)
+    task.built_models.clear()  # whoever is done with the model may keep the task
     return models[0].eval(), task
 
 
