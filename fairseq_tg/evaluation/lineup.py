@@ -84,7 +84,7 @@ def check_compared(held: Held, options: Evaluation) -> str:
         model, _ = held.model(path, options.data)
         return model.base.fingerprint if isinstance(model, ActorModel) else None
 
-    label_files(ACTED, options.actor)
+    label_files(ACTED, options.actor)  # two of one name are found here
     if base_of_actors(options.base):
         raise UserError(f"--base {options.base} has actors: give the checkpoint they were trained on")
     found = fingerprint(held.model(options.base, options.data)[0].state_dict())
