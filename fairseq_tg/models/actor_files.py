@@ -18,7 +18,7 @@ from fairseq_tg.actor_format import FORMAT, METADATA_KEY, ActorFileError, read_t
 from fairseq_tg.errors import UserError
 from fairseq_tg.files import check_no_input, replacing
 from fairseq_tg.loading.checkpoints import fingerprint, load_checkpoint, refuse_lookups, split_tensors
-from fairseq_tg.memory import MappedFiles
+from fairseq_tg.memory import MappedFiles, give_back
 from fairseq_tg.models.base import ActorModel
 from fairseq_tg.models.config import ActorConfig
 from fairseq_tg.models.record import AVERAGING, FAMILY_PREFIX, Base, other_base, recorded_base
@@ -148,6 +148,7 @@ def average_actors(paths: Sequence[str], out: str) -> ActorMetadata:
         whole = whole or state
     files = MappedFiles()
     mean = {name: _mean([tensors[name] for tensors in given], files) for name in own}
+    give_back()  # what was computed in double precision
     metadata = replace(first, fingerprint=fingerprint(mean))
     if out.endswith(SUFFIX):
         write_actor_file(out, metadata, mean)

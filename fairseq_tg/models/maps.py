@@ -15,7 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.utils.weight_norm import WeightNorm
 
 from fairseq_tg.actors import MapActor
-from fairseq_tg.memory import MappedFiles
+from fairseq_tg.loading.one_copy import LARGE
+from fairseq_tg.memory import MappedFiles, give_back
 from fairseq_tg.models.site import ActorSite, Seam, adopt
 
 
@@ -68,6 +69,8 @@ class ActedMaps(nn.Module):
             files = MappedFiles()
             for part in (own_weight(self, name), *site.parameters()):  # read again when the actors are others
                 files.page_out(part.data_ptr(), part.nbytes)
+            if self.joined[name][1].numel() >= LARGE:
+                give_back()  # what it took to join them lies between what stays
         return self.joined[name][1]
 
     def join(self, name: str) -> Tensor:
