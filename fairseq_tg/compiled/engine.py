@@ -29,7 +29,8 @@ from fairseq_tg.memory import MappedFiles, give_back
 OUT_OF_MEMORY = "there is not enough memory for this model"
 #: Bytes of weights made from others after which what that took is given back: it lies among what is kept
 MADE = 1 << 25
-#: Bytes of a table in a mapped file that is not left in memory between searches, whatever was looked up in it
+#: Bytes of a table of embeddings that is in memory once: the output projection, which may have the same in an order for
+#: products, finds a row less fast. One in a mapped file is not left in memory between searches, whatever was looked up.
 LARGE_TABLE = 1 << 26
 
 
@@ -139,16 +140,24 @@ class Engine:
         if consume:
             give_back()  # what it took to read the model
         files = MappedFiles()
-        # The largest first, while there is least in memory
-        for side in () if base else layout.embedding_shapes():
-            name = "output" if side in layout.shared_embeddings else f"{side}.embedding"
-            weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
-            self._give(self._library.tg_embedding, f"{side}.embedding".encode(), _at(weight), _at(scale), *weight.shape)
         self._divided = layout.divided()
         alone = alone and bool(layout.acted)
         actors = [name for name in layout.matrices() if name not in layout.base_matrices()] if alone else []
         later = sorted({*later, *layout.acted})
         known = {*(base.layout.matrices() if base else ()), *later, *actors}
+        # The largest first, while there is least in memory
+        tied = () if base or "output" in known or not self._is_large("output", tensors) else layout.shared_embeddings
+        if tied:
+            self._give_matrix(self._model, "output", "output", tensors, files)
+            known.add("output")
+        for side in () if base else layout.embedding_shapes():
+            embedding = f"{side}.embedding"
+            if side in tied:
+                self._give(self._library.tg_tied_embedding, embedding.encode(), b"output")
+                continue
+            name = "output" if side in layout.shared_embeddings else embedding
+            weight, scale = self._keep(f"{name}.weight", tensors, files), tensors.get(f"{name}.scale")
+            self._give(self._library.tg_embedding, embedding.encode(), _at(weight), _at(scale), *weight.shape)
         taken = 0
         for name, (rows, columns, _) in layout.matrices().items():
             if name not in known:
@@ -184,6 +193,11 @@ class Engine:
         self._files: MappedFiles = base._files if base else files
         large = [table for table in self._kept.values() if table.nbytes > LARGE_TABLE]
         self._tables: List[np.ndarray] = base._tables if base else large
+        self._is_of_large: bool = base._is_of_large if base else bool(large or tied)
+
+    def _is_large(self, name: str, tensors: Tensors) -> bool:
+        rows, columns, _ = self.layout.matrices()[name]
+        return rows * columns * (1 if f"{name}.scale" in tensors else 4) > LARGE_TABLE
 
     def _keep(self, name: str, tensors: Tensors, files: MappedFiles) -> np.ndarray:
         """A tensor to read in place: in memory, for somebody may write to its file while the engine is in use.
@@ -222,6 +236,7 @@ class Engine:
             if side.model is None:
                 if self._alone:
                     self._let_go()
+                    give_back()
                 side.model = self._make(side)
         return side.model
 
@@ -341,7 +356,7 @@ class Engine:
             )
         for table in self._tables:
             self._files.page_out(table.ctypes.data, table.nbytes)
-        if self._tables:
+        if self._is_of_large:
             give_back()  # a batch of a model of that size leaves hundreds of megabytes behind
         return [
             [

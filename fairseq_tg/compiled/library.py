@@ -46,7 +46,7 @@ class EngineError(RuntimeError):
 
 
 #: As in engine.h
-INTERFACE = 1
+INTERFACE = 2
 #: The libraries that setup.py builds: for any machine, for one with AVX2, and for one with AVX-512 and VNNI.
 GENERIC, AVX2, AVX512 = "_native", "_native_avx2", "_native_avx512"
 #: Those for some machines only, best first, and the function that says whether this is one.
@@ -87,6 +87,7 @@ def load_library(path: Path) -> ctypes.CDLL:
         ("tg_free", None, [pointer]),
         ("tg_matrix", c_int, [pointer, c_char_p, pointer, pointer, pointer, c_int, c_int]),
         ("tg_embedding", c_int, [pointer, c_char_p, pointer, pointer, c_int, c_int]),
+        ("tg_tied_embedding", c_int, [pointer, c_char_p, c_char_p]),
         ("tg_positions", c_int, [pointer, c_char_p, pointer]),
         ("tg_norm", c_int, [pointer, c_char_p, pointer, pointer, c_int]),
         ("tg_shortlist", c_int, [pointer, pointer, c_int, pointer]),

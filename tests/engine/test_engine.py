@@ -252,6 +252,22 @@ def test_the_largest_sums_of_int8(library: Path) -> None:
 
 
 @pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("shared", [("encoder", "decoder"), ("decoder",)], ids="+".join)
+def test_embeddings_that_are_the_rows_of_a_large_matrix(
+    library: Path, monkeypatch: pytest.MonkeyPatch, shared: Tuple[str, ...], int8: bool
+) -> None:
+    """They are in memory once, and the same number for number; the matrix is large enough for pages of its own."""
+    sizes = {"dim": 139, "encoder_dim": 139, "vocabulary": 15013, "source_vocabulary": 15013}
+    layout = small_layout(**sizes, encoder_heads=1, decoder_heads=1, shared_embeddings=shared)
+    tensors, batch = random_tensors(layout, int8), random_batch(layout, 7)
+    apart = Engine(layout, tensors, library)
+    monkeypatch.setattr("fairseq_tg.compiled.engine.LARGE_TABLE", 1 << 20)
+    tied = Engine(layout, tensors, library)
+    assert "output.weight" in apart._kept and "output.weight" not in tied._kept
+    assert greedy(tied, *batch, scores=True) == greedy(apart, *batch, scores=True)
+
+
+@pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("actor", ["gate", "rnn"])
 def test_threads_share_an_engine(library: Path, actor: str, int8: bool) -> None:
     layout = small_layout(actor=actor, actor_hidden=13, actor_layers=(0, 1))

@@ -15,7 +15,7 @@
 
 namespace tg {
 
-constexpr size_t kInterface = 1;  // as in library.py: counts changes that the sizes of structures do not show
+constexpr size_t kInterface = 2;  // as in library.py: counts changes that the sizes of structures do not show
 
 enum FamilyKind { kTransformer = 0, kLstm = 1, kFconv = 2 };  // as in layout.py
 
@@ -187,6 +187,16 @@ int tg_embedding(tg::Model* model, const char* name, const void* data, const flo
     } else {
       e.table = static_cast<const float*>(data);
     }
+  });
+}
+
+// Embeddings that are the rows of a matrix of this model
+int tg_tied_embedding(tg::Model* model, const char* name, const char* matrix) {
+  return tg::guarded([&] {
+    const tg::Matrix& tied = model->tensors.matrices.at(matrix);
+    tg::Embedding& e = model->tensors.embeddings[name];
+    e.matrix = &tied;
+    e.dim = tied.cols;
   });
 }
 

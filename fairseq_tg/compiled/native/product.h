@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <type_traits>
+#include <utility>
 #include <vector>
 #ifdef __linux__
 #include <sys/mman.h>
@@ -21,40 +23,60 @@ namespace tg {
 
 constexpr int kPanel = 16;  // output rows that are packed, and computed, together
 
-// Memory for weights: aligned to cache lines, on huge pages where there are any, because it is streamed end to end.
+// Memory for weights: aligned to cache lines, because it is streamed end to end. Much of it is on huge pages where
+// there are any, and the system's own: what is freed of it does not lie unused between what stays.
 template <class T>
 class Aligned {
  public:
   Aligned() = default;
   explicit Aligned(size_t n) : size_(n) {
-    constexpr size_t page = size_t{1} << 21;
-    size_t bytes = std::max<size_t>(n * sizeof(T), 64);
-    size_t align = bytes >= page ? page : 64;
-    bytes = (bytes + align - 1) / align * align;
-    void* p = std::aligned_alloc(align, bytes);
+    const size_t bytes = (std::max<size_t>(n * sizeof(T), 1) + 63) / 64 * 64;
+    void* p = bytes < kHugePage ? std::aligned_alloc(64, bytes) : map(bytes);
     if (!p) throw std::bad_alloc();
-#ifdef __linux__
-    if (align == page) madvise(p, bytes, MADV_HUGEPAGE);
-#endif
     data_ = static_cast<T*>(p);
   }
-  Aligned(Aligned&& o) noexcept : data_(o.data_), size_(o.size_) {
-    o.data_ = nullptr;
-    o.size_ = 0;
-  }
+  Aligned(Aligned&& o) noexcept { *this = std::move(o); }
   Aligned& operator=(Aligned&& o) noexcept {
     std::swap(data_, o.data_);
     std::swap(size_, o.size_);
+    std::swap(mapped_, o.mapped_);
     return *this;
   }
-  ~Aligned() { std::free(data_); }
+  ~Aligned() {
+#ifdef __linux__
+    if (mapped_) {
+      munmap(data_, mapped_);
+      return;
+    }
+#endif
+    std::free(data_);
+  }
   T* data() const { return data_; }
   size_t size() const { return size_; }
   T& operator[](size_t i) const { return data_[i]; }
 
  private:
+  static constexpr size_t kHugePage = size_t{1} << 21;
   T* data_ = nullptr;
-  size_t size_ = 0;
+  size_t size_ = 0, mapped_ = 0;  // bytes that are the system's own, if they are
+
+  // Whole huge pages that begin where one does
+  void* map(size_t bytes) {
+    bytes = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+#ifdef __linux__
+    void* p = mmap(nullptr, bytes + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) return nullptr;
+    const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(p) % kHugePage) % kHugePage;
+    char* start = static_cast<char*>(p) + before;
+    if (before) munmap(p, before);
+    if (before < kHugePage) munmap(start + bytes, kHugePage - before);
+    madvise(start, bytes, MADV_HUGEPAGE);
+    mapped_ = bytes;
+    return start;
+#else
+    return std::aligned_alloc(kHugePage, bytes);
+#endif
+  }
 };
 
 // y = W x + b, with W (rows x cols) packed in panels of kPanel rows.
@@ -102,6 +124,14 @@ struct Matrix {
           m.quantized[at] = row < rows && c < cols ? w[static_cast<size_t>(row) * cols + c] : 0;
         }
     return m;
+  }
+
+  // A row, times a number, as the product has it
+  void row(int index, float scale, float* y) const {
+    const size_t panel = index / kPanel, r = index % kPanel, pairs = (cols + 1) / 2;
+    for (int c = 0; c < cols; ++c)
+      y[c] = int8() ? quantized[((panel * pairs + c / 2) * kPanel + r) * 2 + c % 2] * (scales[index] * scale)
+                    : weights[(panel * cols + c) * kPanel + r] * scale;
   }
 
   // Some of the rows

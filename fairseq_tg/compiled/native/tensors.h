@@ -10,12 +10,15 @@
 
 namespace tg {
 
+// A table of one row a token; or the rows of a matrix, which are then in memory once
 struct Embedding {
+  const Matrix* matrix = nullptr;
   const float* table = nullptr;
   const int8_t* quantized = nullptr;
   std::vector<float> scales;
   int dim = 0;
   void look_up(int token, float scale, float* y) const {
+    if (matrix) return matrix->row(token, scale, y);
     const size_t at = static_cast<size_t>(token) * dim;
     for (int i = 0; i < dim; ++i) y[i] = table ? table[at + i] * scale : quantized[at + i] * (scales[token] * scale);
   }
