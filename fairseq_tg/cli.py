@@ -161,6 +161,8 @@ def _explain(options: ExplainOptions) -> None:
 
     if options.svg:
         check_no_input(options.svg, options.model)
+    elif sys.stdout is None:
+        raise UserError("standard output is closed: give --svg, or somewhere to print to")
     text = os.fsencode(options.text).decode("utf-8", "replace")  # it may be no text in the language of the terminal
     if not text.strip():
         raise UserError("there is nothing to translate: give a text")
@@ -174,7 +176,7 @@ def _explain(options: ExplainOptions) -> None:
         with replacing(options.svg) as temporary:
             Path(temporary).write_text(as_svg(explanation), encoding="utf-8")
     if options.json:
-        print(json.dumps(explanation.to_json(), ensure_ascii=False))
+        print(json.dumps(explanation.to_json()))  # in ASCII: a terminal's language may have no other letters
     elif not options.svg:
         print(as_terminal(explanation, sys.stdout.isatty()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from types import TracebackType
 from typing import Callable, List, Optional, Type
 
@@ -32,6 +33,13 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def tell(line: str) -> None:
+    """Print a line on standard error, if somebody can hear it. (Where that is closed, print takes standard output.)"""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+
+
 def user_error_in(error: Optional[BaseException]) -> Optional[UserError]:
     """The user's error that an exception is, or was raised in place of: fairseq's trainer replaces what it catches."""
     while error is not None and not isinstance(error, UserError):
@@ -57,7 +65,7 @@ def report_in_one_line() -> None:
         if found is None:
             others(kind, error, trace)
         else:
-            print(found, file=sys.stderr)
+            tell(str(found))
 
     report.knows_user_errors = True  # type: ignore[attr-defined]
     sys.excepthook = report

@@ -21,6 +21,7 @@ def replacing(path: str) -> Iterator[str]:
 
     If anything goes wrong, `path` is as it was and the temporary file is gone.
     """
+    _check_replaceable(path)
     # Not by the process' number: in two containers on one disk there are two of the same
     temporary = f"{path}{TEMPORARY}{uuid.uuid4().hex}"
     try:
@@ -37,6 +38,16 @@ def replacing(path: str) -> Iterator[str]:
         raise UserError(f"cannot write '{path}': {error.strerror or error}") from None
 
 
+def _check_replaceable(path: str) -> None:
+    """Refuse a place that is not there, or that of what is no file: a device, a pipe, this process' own output."""
+    above = os.path.realpath(os.path.dirname(path) or ".")
+    if not os.path.isdir(above):
+        raise UserError(f"cannot write '{path}': there is no directory '{above}'")
+    special = os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path))
+    if special or above == "/dev" or above.startswith("/proc/"):
+        raise UserError(f"cannot write '{path}': it is no file, and would be replaced by one; give another name")
+
+
 def remove_unfinished(directory: Path) -> None:
     """Remove what processes that were killed had not written to its end, where nobody else is writing."""
     for path in directory.glob(f"*{TEMPORARY}*"):
@@ -48,6 +59,18 @@ def check_no_input(out: str, *inputs: Optional[str]) -> None:
     for path in inputs:
         if path is not None and os.path.exists(path) and os.path.exists(out) and os.path.samefile(path, out):
             raise UserError(f"'{out}' is read, and would be replaced: give what is written another name")
+
+
+def refuse_links(directory: Path) -> None:
+    """Refuse a directory to write to, which may have been sent, if one in it is a link to somewhere else."""
+    for above, directories, _ in os.walk(directory):
+        for path in (Path(above, name) for name in directories):
+            refuse_link(path)
+
+
+def refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise UserError(f"'{path}' is a link: nothing is written through it; remove it")
 
 
 def make_directory(path: Path) -> None:

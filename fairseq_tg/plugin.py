@@ -11,4 +11,4 @@ from fairseq_tg.tasks import from_pretrained_bart, multi_simple_epoch, translati
 
 report_in_one_line()
 if HydraConfig.initialized():
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else Hydra prints errors itself, ours with a traceback
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints errors itself, ours with a traceback

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import sys
 from collections import deque
 from typing import BinaryIO, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
 from fairseq_tg.compiled.engine import Found
 from fairseq_tg.compiled.translator import InputError, Translator
+from fairseq_tg.errors import tell
 
 #: Lines of a window, for each line of a batch: so many are sorted, so that batches have sentences of like length.
 WINDOW = 32
@@ -53,7 +53,7 @@ class Filter:
                 tokens = self._translator.encode(text)
             except InputError as error:
                 self._failed += 1
-                print(f"fairseq_tg: line {self._read}: {error}; its translation is left empty", file=sys.stderr)
+                tell(f"fairseq_tg: line {self._read}: {error}; its translation is left empty")
                 continue
             places, sources = by_actor.setdefault(actor, ([], []))
             places.append(place)
@@ -100,7 +100,7 @@ def _text(line: bytes, number: int) -> str:
     try:
         return line.decode().strip("\r\n ")
     except UnicodeDecodeError:
-        print(f"fairseq_tg: line {number}: not UTF-8; its bad bytes are read as unknown characters", file=sys.stderr)
+        tell(f"fairseq_tg: line {number}: not UTF-8; its bad bytes are read as unknown characters")
         return line.decode(errors="replace").strip("\r\n ")
 
 

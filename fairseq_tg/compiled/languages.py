@@ -43,10 +43,11 @@ def find_marks(
         eos: the end of sentence's.
     """
     pair = {"src": source_lang or text.source_lang, "tgt": target_lang or text.target_lang}
-    if not text.languages:
+    if not text.languages or (text.source_lang and text.language_place in (BEHIND, BEHIND_BOS)):
         for given, own in ((source_lang, text.source_lang), (target_lang, text.target_lang)):
             if given not in (None, own):
                 raise ValueError(f"this model translates from {text.source_lang} to {text.target_lang}, not '{given}'")
+    if not text.languages:
         return Marks()
     languages = text.languages.split(",")
     for language in pair.values():

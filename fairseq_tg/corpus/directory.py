@@ -14,13 +14,15 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from fairseq_tg.corpus.blocks import BlockStore
 from fairseq_tg.corpus.pairs import Pair
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import make_directory, parse_json, remove_unfinished, replacing
+from fairseq_tg.files import make_directory, parse_json, refuse_link, remove_unfinished, replacing
 from fairseq_tg.locks import take_lock
 
 MANIFEST = "manifest.json"
 KBEST = "kbest.jsonl.gz"
 FORMAT = 2  # the first had no digest of the manifest itself
 READ_FORMATS = (1, FORMAT)
+#: Among settings, the name of an option's file with this before it has the hash of what is in the file
+CONTENT = "content of "
 
 
 class CorpusDirectory:
@@ -70,8 +72,7 @@ class CorpusDirectory:
         """
         recipe = json.loads(json.dumps(recipe))
         manifest = self.manifest
-        if self.blocks.directory.is_symlink():
-            raise UserError(f"'{self.blocks.directory}' is a link: nothing is written through it; remove it")
+        refuse_link(self.blocks.directory)
         if manifest is not None:
             difference = describe_difference(manifest["recipe"], recipe)
             if difference:
@@ -210,16 +211,35 @@ def _is_ours(path: Path) -> bool:
 
 def describe_difference(old: Dict[str, Any], new: Dict[str, Any]) -> str:
     """Name every setting that differs, with both values."""
-    old, new = _flat(old), _flat(new)
+    old, new = map(_flat, without_paths(old, new))
     names = [name for name in sorted({*old, *new}) if old.get(name) != new.get(name)]
     return "; ".join(f"{name} was {_short(old.get(name))}, is {_short(new.get(name))}" for name in names)
 
 
+def with_contents(options: Dict[str, Any]) -> Dict[str, Any]:
+    """Options as settings: another content under the name of a file is another setting."""
+    files = {name: Path(value) for name, value in options.items() if isinstance(value, str) and os.path.isfile(value)}
+    return {**options, **{f"{CONTENT}{name}": hash_file(path) for name, path in files.items()}}
+
+
+def without_paths(old: Dict[str, Any], new: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Settings to compare: where the contents of a file are known of both, its place is not looked at."""
+    both = {name for name in {*old} & {*new} if name.startswith(CONTENT)}
+    ignored = {name.removeprefix(CONTENT) for name in both}
+    ignored |= {name for name in {*old, *new} if name.startswith(CONTENT)} - both  # settings of before they were known
+    old, new = ({name: value for name, value in each.items() if name not in ignored} for each in (old, new))
+    for name in {*old} & {*new}:
+        if isinstance(old[name], dict) and isinstance(new[name], dict):
+            old[name], new[name] = without_paths(old[name], new[name])
+    return old, new
+
+
 def _flat(settings: Dict[str, Any]) -> Dict[str, Any]:
-    """Settings with those inside of others named by both, as in search.lenpen."""
+    """Settings with those inside of others named by all, as in search.lenpen."""
     flat: Dict[str, Any] = {}
     for name, value in settings.items():
-        flat.update({f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value})
+        inside = {f"{name}.{inner}": v for inner, v in _flat(value).items()} if isinstance(value, dict) else {}
+        flat.update(inside or {name: value})
     return flat
 
 

@@ -18,7 +18,7 @@ from fairseq.data.iterators import EpochBatchIterator
 from omegaconf import DictConfig, OmegaConf
 
 from fairseq_tg.corpus.build import Build, describe, parse_shard
-from fairseq_tg.corpus.directory import KBEST, CorpusDirectory, hash_data, hash_file, record_pairs
+from fairseq_tg.corpus.directory import KBEST, CorpusDirectory, hash_data, hash_file, record_pairs, with_contents
 from fairseq_tg.corpus.engines import ENGINES, OF_BASES, Searched, generator_search, has_actors, seeded
 from fairseq_tg.corpus.native_engine import default_engine
 from fairseq_tg.corpus.oracle import OracleGenerator
@@ -152,7 +152,11 @@ class CorpusRun:
             "objective": self.cfg.objective,
             "signature": self._signature(pairs),
             "selection": self.selection.name,
-            "text": {"subwords": self.subwords, "bpe": _plain(self.root.bpe), "tokenizer": _plain(self.root.tokenizer)},
+            "text": {
+                "subwords": self.subwords,
+                "bpe": _with_files(self.root.bpe),
+                "tokenizer": _with_files(self.root.tokenizer),
+            },
             "keep_kbest": self.cfg.kbest_jsonl,
             # None, as in manifests of before there were these
             "source": None if self.changes is None else self.changes.record,
@@ -315,6 +319,12 @@ class CorpusRun:
 
 def _plain(config: Any) -> Any:
     return OmegaConf.to_container(config) if OmegaConf.is_config(config) else config
+
+
+def _with_files(config: Any) -> Any:
+    """Options, and the contents of the files that they name, which may have another place the next time."""
+    plain = _plain(config)
+    return with_contents(plain) if isinstance(plain, dict) else plain
 
 
 def command_line(argv: List[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -18,6 +19,10 @@ from fairseq_tg.errors import INTERRUPTED, PREFIX, UserError
 
 #: What Slurm adds to a log when a command is dead already
 SLURMS = ("srun: ", "slurmstepd")
+#: How lines begin that say nothing of an error; characters of one that may
+NO_ERRORS, MOST_WORDS = ("INFO:", "DEBUG:"), 300
+#: Bytes without which the last words of a command are not in its log
+ROOM = 1 << 16
 #: What a launcher around this one says of its own ranks: with several GPUs, fairseq would take one process of ours for
 #: one of them, and wait for the others
 OUTER_WORLD = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK")
@@ -84,7 +89,8 @@ def run_all(commands: Sequence[Command], threads: int, show: Callable[[], None] 
 def failure(name: str, how: str, log: Optional[Path]) -> UserError:
     """What is said of a command that ended badly, with the last thing that it said itself."""
     words = log.read_text(errors="replace") if log and log.exists() else ""
-    said = f": {last_words(words)} (see '{log}');" if log else ":"
+    full = log is not None and PREFIX not in words and shutil.disk_usage(log.parent).free < ROOM
+    said = f": {'there is no room for its log' if full else last_words(words)} (see '{log}');" if log else ":"
     return UserError(f"{name} {how}{said} run the same command to go on")
 
 
@@ -148,6 +154,6 @@ def describe_end(status: int) -> str:
 
 def last_words(text: str) -> str:
     """Of all that a command printed: its error, if that is one of ours, else its last line."""
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(SLURMS)]
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith((*SLURMS, *NO_ERRORS))]
     ours = [line.partition(PREFIX)[2] for line in lines if PREFIX in line]
-    return (ours or lines or ["it said nothing"])[-1]
+    return ours[-1] if ours else (lines or ["it said nothing"])[-1][:MOST_WORDS]

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from fairseq_tg.corpus.assemble import merge
 from fairseq_tg.corpus.directory import CorpusDirectory
-from fairseq_tg.files import make_directory
+from fairseq_tg.files import make_directory, refuse_link
 from fairseq_tg.launch.processes import Command, fairseq, run_all
 from fairseq_tg.launch.slurm import Job
 
@@ -27,6 +27,7 @@ def build_locally(flags: List[str], directory: str, shards: int, threads: Option
     corpus = CorpusDirectory(directory)
     if not _is_finished(corpus, flags):
         logs = Path(f"{directory}.logs")
+        refuse_link(logs)
         make_directory(logs)
         names = [f"shard {shard} of {shards}" for shard in range(shards)]
         commands = [
@@ -55,6 +56,7 @@ def build_on_slurm(
     corpus = CorpusDirectory(directory)
     if not _is_finished(corpus, flags):
         logs, place = Path(f"{directory}.logs"), _place("$SLURM_ARRAY_TASK_ID", shards)
+        refuse_link(logs)
         job = Job("corpus", logs, _generate(flags), place, threads, {**options, "ntasks": "1"}, shards)
         job.run(lambda: "; {:,} of {:,} sentences".format(*_progress(corpus)) if corpus.manifest else "")
     return _complete(corpus)

@@ -136,7 +136,7 @@ def average_actors(paths: Sequence[str], out: str) -> ActorMetadata:
     """
     if len(paths) < 2:
         raise UserError(f"a mean is of at least two: give what to write after them, as in {paths[0]} {out} mean.pt")
-    if os.path.exists(out):  # the last of the trainings, if the place to write to was left out
+    if os.path.lexists(out):  # the last of the trainings, if the place to write to was left out
         raise UserError(f"'{out}' is there already: give a new name behind the actors that the mean is of")
     first, own, whole = read_actors(paths[0])
     given = [own]

@@ -12,13 +12,13 @@ import numpy as np
 from fairseq.utils import resolve_max_positions
 
 from fairseq_tg.actors import ACTORS
-from fairseq_tg.corpus.directory import hash_data, hash_file, split_files, validation_splits
+from fairseq_tg.corpus.directory import hash_data, hash_file, split_files, validation_splits, with_contents
 from fairseq_tg.corpus.selection import get_selection
 from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.options import ReportOptions
 from fairseq_tg.evaluation.report import make_report
 from fairseq_tg.evaluation.subset import read_subsets
-from fairseq_tg.files import make_directory
+from fairseq_tg.files import make_directory, refuse_links
 from fairseq_tg.languages import LanguageOptions
 from fairseq_tg.loading.splits import load_side
 from fairseq_tg.models.base import ActorModel, has_places, no_place
@@ -29,7 +29,7 @@ from fairseq_tg.objectives import get_objective
 from fairseq_tg.recipe.lengths import check_words, validate, with_objective, with_tokenizer
 from fairseq_tg.recipe.options import AUTO, ROUNDS, TRIED, R, Recipe
 from fairseq_tg.recipe.rounds import train_in_rounds
-from fairseq_tg.recipe.stages import Stage, with_contents
+from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import check_hypotheses, source_flags
 from fairseq_tg.segmentations import Segmentations
 from fairseq_tg.tasks.loading import load_model
@@ -134,6 +134,7 @@ def open_base(recipe: R) -> Tuple[R, Base, Any, Any]:
         raise UserError(f"--out {recipe.out} is a file: give a directory")
     if out.is_dir() and Path(recipe.data).is_dir() and out.samefile(recipe.data):
         raise UserError(f"--out {recipe.out} is the data directory: give another")
+    refuse_links(out)
     record, _ = read_base(recipe.base)
     if record.family not in FAMILIES:
         raise UserError(f"'{recipe.base}' is a {record.family} model: there are actors for {', '.join(FAMILIES)}")

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from fairseq_tg.corpus.directory import describe_difference, hash_file
+from fairseq_tg.corpus.directory import describe_difference, hash_file, without_paths
 from fairseq_tg.errors import UserError
-from fairseq_tg.files import make_directory, parse_json, remove_unfinished, replacing
+from fairseq_tg.files import make_directory, parse_json, refuse_link, remove_unfinished, replacing
 from fairseq_tg.locks import take_lock
 
 STAMP = "stage.json"
@@ -53,13 +53,13 @@ class Stage:
             settings, outputs = dict(stamp["settings"]), dict(stamp["outputs"]) if "outputs" in stamp else None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(f"'{self.stamp}' is damaged: give another --out, or remove '{self.directory}'") from None
-        changed = {name for name in {**settings, **self.settings} if settings.get(name) != self.settings.get(name)}
+        settings, own = without_paths(settings, self.settings)
+        changed = {name for name in {**settings, **own} if settings.get(name) != own.get(name)}
         if changed and changed <= set(self.follows):
             return {STAMP: "of other settings"}  # which is no hash: so it is not whole
         if changed:
             old, new = (
-                {name: value for name, value in each.items() if name not in self.follows}
-                for each in (settings, self.settings)
+                {name: value for name, value in each.items() if name not in self.follows} for each in (settings, own)
             )
             raise UserError(
                 f"'{self.directory}' was begun with other settings ({describe_difference(old, new)}): "
@@ -80,7 +80,8 @@ class Stage:
         if self.directory.exists() or other.is_symlink() or not (other / STAMP).is_file():
             return
         with take_lock(other / LOCK, _held(other)):
-            if recorded_settings(other) == self.settings:
+            found, own = without_paths(recorded_settings(other), self.settings)
+            if found == own:
                 make_directory(self.directory.parent)
                 other.rename(self.directory)
 
@@ -90,8 +91,7 @@ class Stage:
 
         Another process may have done it since it was asked whether it is: then it is done twice, the same way.
         """
-        if self.directory.is_symlink():
-            raise UserError(f"'{self.directory}' is a link: nothing is written through it; remove it")
+        refuse_link(self.directory)
         make_directory(self.directory)
         with take_lock(self.directory / LOCK, _held(self.directory)):
             found = self._read()
@@ -128,9 +128,3 @@ def recorded_settings(directory: Path) -> Dict[str, Any]:
 
 def _held(directory: Path) -> str:
     return f"another process is at work in '{directory}': wait for it, or give another --out"
-
-
-def with_contents(options: Dict[str, str]) -> Dict[str, str]:
-    """Options as settings: another content under the name of a file is another setting."""
-    files = {name: Path(value) for name, value in options.items() if Path(value).is_file()}
-    return {**options, **{f"content of {name}": hash_file(path) for name, path in files.items()}}

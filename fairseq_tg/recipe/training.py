@@ -13,7 +13,7 @@ import numpy as np
 from fairseq.models import MODEL_REGISTRY
 from tqdm import tqdm
 
-from fairseq_tg.corpus.directory import hash_file
+from fairseq_tg.corpus.directory import hash_file, with_contents
 from fairseq_tg.corpus.drawing import Best
 from fairseq_tg.corpus.lists import read_lists
 from fairseq_tg.criterions.risk import ActorRiskConfig
@@ -26,7 +26,7 @@ from fairseq_tg.loading.checkpoints import load_checkpoint
 from fairseq_tg.models.record import Base, recorded_base
 from fairseq_tg.names import LIST_CRITERIA
 from fairseq_tg.recipe.options import Training
-from fairseq_tg.recipe.stages import Stage, with_contents
+from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.subwords import WordOptions
 
 #: How many hypotheses of a list criteria take: the option, its default, and the fewest
@@ -226,6 +226,8 @@ def _run(data: Path, directory: Path, flags: List[str], updates: int, threads: i
     save = ["--save-dir", str(directory), "--no-epoch-checkpoints", "--num-workers", "0"]
     save += ["--save-interval-updates", str(WITHIN), "--keep-interval-updates", "1"]
     command = Command("the training", fairseq("train", str(data), *flags, *log, *save), directory / "output.log")
+    if (directory / TRAIN_LOG).is_symlink():  # fairseq adds to it, wherever it leads
+        (directory / TRAIN_LOG).unlink()
     with tqdm(total=updates, unit="update", desc=f"training {directory.name}") as bar:
         run_all([command], threads, lambda: _show(bar, directory / TRAIN_LOG))
 

@@ -158,7 +158,7 @@ class Service:
         try:
             self._batcher.check_room()
             self._rates.check(address)
-            pending = self._begin(parse_fields(body, content_type), time.perf_counter())
+            pending = self._begin(parse_fields(body, content_type, self.options.limits), time.perf_counter())
         except Exception as error:
             conclude(failed(error, self.metrics))
             return lambda: None

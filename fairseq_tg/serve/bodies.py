@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Type
 from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 
-from fairseq_tg.serve.forms import Fields, form_fields, parse_fields, parse_form
+from fairseq_tg.serve.forms import Fields, form_fields, most_fields, parse_fields, parse_form
 from fairseq_tg.serve.options import Limits
 from fairseq_tg.serve.refusals import Refusal, invalid
 
@@ -44,20 +44,21 @@ class Deadline:
 async def read_fields(request: Request, limits: Limits) -> Fields:
     """The fields of a request, from JSON or a form of either kind; and those of its address that are not there."""
     body = await _read_body(request, limits)
-    there = parse_form(request.scope["query_string"], "the address has fields that are not UTF-8")
+    there = parse_form(request.scope["query_string"], limits, "the address has fields that are not UTF-8")
     return {**there, **await _body_fields(request, body, limits)}
 
 
 async def _body_fields(request: Request, body: bytes, limits: Limits) -> Fields:
     kind = request.headers.get("content-type", "")
     if not is_multipart(kind):
-        return parse_fields(body, kind)
+        return parse_fields(body, kind, limits)
 
     async def again() -> Dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
     try:
-        form = await Request(request.scope, again).form(max_files=0, max_fields=100, max_part_size=limits.max_bytes)
+        fields = {"max_fields": most_fields(limits), "max_part_size": limits.max_bytes}
+        form = await Request(request.scope, again).form(max_files=0, **fields)
     except (MultiPartException, ValueError, KeyError, AssertionError):
         raise invalid("the form cannot be read") from None
     return form_fields({name: form.getlist(name) for name in form})

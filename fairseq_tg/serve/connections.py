@@ -121,6 +121,7 @@ class Connection(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """The client sends no more: whether there is something that it may wait for."""
         if self._within or self._is_free():
+            self.transport.close()  # behind an answer that waits for this turn's end
             return False
         self.cycle.keep_alive = False
         self._look_after(LOOK_AFTER)

@@ -30,7 +30,12 @@ class TranslationRequest:
     actions: bool
 
 
-def parse_fields(body: bytes, content_type: str) -> Fields:
+def most_fields(limits: Limits) -> int:
+    """Of a form: as many texts as there may be, and whatever else."""
+    return limits.max_texts + 100
+
+
+def parse_fields(body: bytes, content_type: str, limits: Limits) -> Fields:
     """The fields of a body that is not a multipart form."""
     kind = content_type.split(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
@@ -41,15 +46,17 @@ def parse_fields(body: bytes, content_type: str) -> Fields:
         if not isinstance(fields, dict):
             raise Refusal(400, "Invalid JSON format")
         return fields
-    return parse_form(body, "the body is neither JSON nor a form in UTF-8")
+    return parse_form(body, limits, "the body is neither JSON nor a form in UTF-8")
 
 
-def parse_form(form: bytes, otherwise: str) -> Fields:
+def parse_form(form: bytes, limits: Limits, otherwise: str) -> Fields:
     """The fields of a form as browsers write it, in a body or an address."""
     try:
-        parsed = parse_qs(form.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
-    except ValueError:
+        parsed = parse_qs(form.decode(), keep_blank_values=True, max_num_fields=most_fields(limits), errors="strict")
+    except UnicodeDecodeError:
         raise invalid(otherwise) from None
+    except ValueError:
+        raise Refusal(413, f"Invalid request: a form of more than {most_fields(limits)} fields") from None
     return form_fields(parsed)
 
 
@@ -145,6 +152,8 @@ def _flag(fields: Fields, name: str, default: bool) -> bool:
     value = fields.get(name)
     if value is None:
         return default
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 1.0 is JSON's 1
     word = str(value).lower() if isinstance(value, (int, str)) else None
     if word in TRUE or word in FALSE:
         return word in TRUE

@@ -11,9 +11,10 @@ from fairseq_tg.serve.tags import INLINE, Tag, is_closing, is_opening, tag_name
 
 #: Elements whose text is no text to translate
 KEPT = frozenset(("script", "style", "code", "pre", "kbd", "samp", "textarea", "svg", "math", "head", "template"))
-_NO_TRANSLATION = re.compile(
-    r"""\s(?:translate\s*=\s*["']?no\b|class\s*=\s*["'][^"']*\bnotranslate\b)""", re.IGNORECASE
-)
+_ATTRIBUTE = re.compile(r"""[\s"'/]([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
+
+
+_BEGINS_TAG = re.compile("</?[a-zA-Z]")
 
 
 @dataclass
@@ -56,7 +57,7 @@ def split_html(page: str) -> List[Union[str, Block]]:
                 pieces.append(part)
         elif not is_tag:
             block.text += unescape(part)
-        elif is_opening(part) and (name in KEPT or _NO_TRANSLATION.search(part)):
+        elif is_opening(part) and (name in KEPT or _is_not_translated(part)):
             kept.append(name)
             if name in INLINE:
                 kept_inline = part
@@ -72,6 +73,12 @@ def split_html(page: str) -> List[Union[str, Block]]:
         add_tag(kept_inline, whole=True)
     end_block()
     return pieces
+
+
+def _is_not_translated(tag: str) -> bool:
+    """Whether an attribute of it says so."""
+    attributes = {name.lower(): value.strip("\"'").lower() for name, value in reversed(_ATTRIBUTE.findall(tag))}
+    return attributes.get("translate") == "no" or "notranslate" in attributes.get("class", "").split()
 
 
 def _parts(page: str) -> Iterator[Tuple[str, bool]]:
@@ -108,7 +115,7 @@ def _tag_end(page: str, start: int) -> int:
         return len(page) if end < 0 else end  # as browsers have it
     if following in ("!", "?"):
         return _behind(page, ">", start)
-    if not (following.isalpha() or (following == "/" and page[start + 2 : start + 3].isalpha())):
+    if not _BEGINS_TAG.match(page, start):
         return start
     quote, at_value = "", False  # a value in quotes, which begins behind an equals sign alone
     for at in range(start + 1, len(page)):

@@ -43,6 +43,13 @@ class Served:
             self._translators[pair] = next(iter(self._translators.values())).of_pair(*pair)
         return self._translators[pair]
 
+    def check_beam(self, beam: int) -> None:
+        """Refuse one that it does not allow."""
+        try:
+            self.translator(self.pairs()[0]).check_beam(beam, 1)
+        except ValueError as error:
+            raise UserError(f"--beam {beam}, and the model '{self.name}': {error}") from None
+
 
 def _read(path: str, actors: Mapping[str, str]) -> Served:
     """Read a model from a copy that nobody else knows: a mapped file that is written to may end the process."""
@@ -64,8 +71,8 @@ def _read(path: str, actors: Mapping[str, str]) -> Served:
 class Models:
     """What a request's languages are looked up in."""
 
-    def __init__(self, paths: Sequence[str], actors: Optional[Mapping[str, str]] = None) -> None:
-        self._paths, self._actors = paths, actors or {}
+    def __init__(self, paths: Sequence[str], actors: Optional[Mapping[str, str]] = None, beam: int = 1) -> None:
+        self._paths, self._actors, self._beam = paths, actors or {}, beam
         self._by_pair: Dict[Pair, Served] = {}
         self._known: FrozenSet[str] = frozenset()  # codes of languages
         self._detector = find_detector()
@@ -76,6 +83,7 @@ class Models:
         loaded: Dict[Pair, Served] = {}
         for path in self._paths:
             served = _read(path, self._actors)
+            served.check_beam(self._beam)
             for pair in served.pairs():
                 if pair in loaded:
                     raise UserError(f"two models translate {'-'.join(pair)}, the second is '{path}': give one")
@@ -85,14 +93,6 @@ class Models:
             if name not in known:
                 raise UserError(f"--actor {name}={path}: it was trained on the base of none of the models")
         self._by_pair, self._known = loaded, frozenset(code for pair in loaded for code in pair)
-
-    def check_beam(self, beam: int) -> None:
-        """Refuse one that a model does not allow."""
-        for served in dict.fromkeys(self._by_pair.values()):
-            try:
-                served.translator(served.pairs()[0]).check_beam(beam, 1)
-            except ValueError as error:
-                raise UserError(f"--beam {beam}, and the model '{served.name}': {error}") from None
 
     def actors(self) -> List[str]:
         """The names that requests may choose by."""

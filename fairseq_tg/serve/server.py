@@ -36,11 +36,12 @@ def serve(options: ServeOptions) -> None:
     # Before it listens there is nothing to finish, and nothing to read again
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    keys, models = Keys(options.api_keys), Models(options.models, named_files(options.actor))
-    models.check_beam(options.beam)
+    keys = Keys(options.api_keys)
+    models = Models(options.models, named_files(options.actor), options.beam)
     service = Service(options, models, keys)
     with _listen(options.host, options.port) as listening:
         logging.disable(logging.NOTSET)
+        logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # its clients are told
         gc.collect()
         gc.freeze()  # what is here by now stays, and is not looked through again and again
         gc.set_threshold(10_000)  # nor are new connections, whenever there are some more: all others would wait

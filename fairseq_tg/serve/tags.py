@@ -22,6 +22,10 @@ INLINE = frozenset(_INLINE.split())
 VOID = frozenset(
     ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr")
 )
+#: Elements whose start tag begins text without tags, or text that stays as it is, however it ends
+_NEVER_EMPTY = ("script", "style", "textarea", "pre")
+_IN_QUOTES = re.compile(r"""(=\s*)("[^"]*"|'[^']*')""")
+_ENDS_IN_VALUE = re.compile(r"""=\s*[^\s"'>][^\s>]*>$""")  # without quotes
 _NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 
 
@@ -37,13 +41,24 @@ def tag_name(tag: str) -> str:
     return found.group(1).lower() if found else ""
 
 
+def without_values(tag: str) -> str:
+    """A tag whose values in quotes are empty."""
+    return _IN_QUOTES.sub(r'\1""', tag)
+
+
 def is_closing(tag: str) -> bool:
     return tag.startswith("</")
 
 
+def is_self_closed(tag: str) -> bool:
+    """Whether it ends with a slash of its own: in <a href=/x/> that is the value's."""
+    ends = tag.endswith("/>") and not _ENDS_IN_VALUE.search(without_values(tag))
+    return ends and tag_name(tag) not in _NEVER_EMPTY
+
+
 def is_opening(tag: str) -> bool:
     """Whether an end tag is to come."""
-    return not (is_closing(tag) or tag.endswith("/>") or tag_name(tag) in (*VOID, ""))
+    return not (is_closing(tag) or is_self_closed(tag) or tag_name(tag) in (*VOID, ""))
 
 
 def escape_text(text: str) -> str:
@@ -100,7 +115,7 @@ class TaggedSentence:
         closed = 0  # elements that began before the sentence
         for place, tag, whole in tags:
             top, name, before = around[-1], tag_name(tag), bisect_right(ends, place)
-            is_point = whole or not name or name in VOID or tag.endswith("/>")
+            is_point = whole or not name or name in VOID or is_self_closed(tag)
             if not is_point and not is_closing(tag) and len(around) > DEEPEST:
                 deeper.append(name)
                 is_point = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -229,6 +230,16 @@ def test_a_stream_survives_what_it_meets(compiled):
     assert errors[0].startswith("fairseq_tg: line 4: not UTF-8")
     assert errors[1].startswith("fairseq_tg: line 5: a line of 100000 tokens: this model takes up to 1023; split it")
     assert errors[2] == "fairseq_tg: error: 1 line was not translated: see above" and len(errors) == 3
+
+
+def test_messages_that_nobody_hears_are_not_among_the_translations(compiled):
+    """Python's print writes to standard output where standard error is closed."""
+    lines = b"w1 w2\n\xff\n" + b"w3 " * 100_000 + b"\nw1 w2\n"
+    for stderr in ("2>&-", "2>/dev/full"):
+        command = f"{shlex.quote(sys.executable)} -m fairseq_tg.cli translate {shlex.quote(str(compiled))} {stderr}"
+        done = subprocess.run(["bash", "-c", command], input=lines, stdout=subprocess.PIPE)
+        output = done.stdout.decode().splitlines()
+        assert done.returncode == 1 and len(output) == 4 and output[0] == output[3] != "" == output[2]
 
 
 def test_the_mark_at_the_beginning_of_a_file_is_no_part_of_its_first_word(compiled):

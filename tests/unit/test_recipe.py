@@ -13,13 +13,16 @@ import torch
 from fairseq import options, tasks
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
-from fairseq_tg.errors import UserError
+from fairseq_tg.corpus.directory import describe_difference, with_contents
+from fairseq_tg.errors import PREFIX, UserError
+from fairseq_tg.files import refuse_links
+from fairseq_tg.launch.processes import last_words
 from fairseq_tg.loading.checkpoints import without_extras
 from fairseq_tg.models.record import read_base
 from fairseq_tg.recipe import training
 from fairseq_tg.recipe.ablation import OBJECTIVES, Cell, cells
 from fairseq_tg.recipe.options import Ablation, Training
-from fairseq_tg.recipe.stages import Stage, with_contents
+from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import architecture_flags, count_updates
 from tests.conftest import BASES, REPO, USER_DIR, Workspace
 
@@ -97,6 +100,43 @@ def test_a_kill_in_a_stages_first_moment_leaves_nothing_in_the_way(tmp_path: Pat
     assert not stage.is_done()
     do(stage)
     assert stage.is_done()
+
+
+def test_a_file_may_be_elsewhere_the_next_time(tmp_path: Path) -> None:
+    """Its contents are the setting; of stages and corpora of before these were known, its place is."""
+    places = [tmp_path / name for name in ("a.model", "b.model", "c.model")]
+    for place, text in zip(places, ("one", "one", "two")):
+        place.write_text(text)
+    same, moved, other = ({"n": 1, "bpe": with_contents({"model": str(place), "alpha": None})} for place in places)
+    do(Stage(tmp_path / "stage", same))
+    assert Stage(tmp_path / "stage", moved).is_done() and not describe_difference(same, moved)
+    with pytest.raises(UserError, match=r"begun with other settings \(bpe\.content of model was"):
+        Stage(tmp_path / "stage", other).is_done()
+    older = {"n": 1, "bpe": {"model": str(places[0]), "alpha": None}}
+    assert not describe_difference(older, same) and "bpe.model was" in describe_difference(older, moved)
+
+
+def test_links_in_a_run_lead_nowhere(tmp_path: Path) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    (out / "round-2").mkdir(parents=True)
+    elsewhere.mkdir()
+    refuse_links(out)
+    (out / "round-2" / "top1").symlink_to(elsewhere)
+    with pytest.raises(UserError, match="round-2/top1' is a link: nothing is written through it"):
+        refuse_links(out)
+
+
+@pytest.mark.parametrize(
+    "log, words",
+    [
+        ("INFO:fairseq_cli.generate:{'_name': None\nno room\nDEBUG: more\n", "no room"),
+        ("INFO:fairseq_cli.generate:{'_name': None\n", "it said nothing"),
+        ("x" * 5000, "x" * 300),
+        (f"{PREFIX}{'y' * 5000}\nTraceback", "y" * 5000),
+    ],
+)
+def test_last_words_are_of_an_error(log: str, words: str) -> None:
+    assert last_words(log) == words
 
 
 def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:

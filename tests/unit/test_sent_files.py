@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from fairseq_tg.actor_format import METADATA_KEY
 from fairseq_tg.compiled import model_file
 from fairseq_tg.compiled.extract import extract
-from fairseq_tg.compiled.languages import find_marks
+from fairseq_tg.compiled.languages import BEHIND, BEHIND_BOS, find_marks
 from fairseq_tg.compiled.layouts import layout_from_json, layout_to_json
 from fairseq_tg.compiled.translator import Translator
 from fairseq_tg.corpus.assemble import merge
@@ -32,6 +32,7 @@ from fairseq_tg.loading.data_only import load_data
 from fairseq_tg.locks import take_lock
 from fairseq_tg.models.actor_files import average_actors, export_actor, read_actor_file, write_actor_file
 from fairseq_tg.models.record import read_base
+from fairseq_tg.recipe import training
 from fairseq_tg.recipe.stages import Stage
 from fairseq_tg.recipe.training import architecture_flags
 from tests.conftest import Workspace, run_forked, run_tg
@@ -142,6 +143,23 @@ def test_links_in_a_corpus_are_not_written_through(workspace: Workspace, tmp_pat
     assert victim.read_text() == "mine" and (tmp_path / "log").read_text() == "said\n"
 
 
+def test_the_log_of_a_training_is_no_link(workspace: Workspace, tmp_path: Path) -> None:
+    """fairseq adds to it, wherever it leads."""
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / training.TRAIN_LOG).symlink_to(tmp_path / "victim")
+    flags = [
+        "--task",
+        "tg_translation",
+        "--arch",
+        "tg_transformer",
+        "--base-checkpoint",
+        workspace.bases["transformer"],
+    ]
+    flags += ["--criterion", "actor_cross_entropy", "--optimizer", "adam", "--max-tokens", "400", "--max-update", "1"]
+    training._run(Path(workspace.data), tmp_path, [*flags, "--cpu", "--disable-validation"], 1, 1)
+    assert (tmp_path / "victim").read_text() == "mine" and "num_updates" in (tmp_path / training.TRAIN_LOG).read_text()
+
+
 def test_directories_that_are_links_are_not_written_into(workspace: Workspace, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -216,6 +234,18 @@ def test_a_language_without_its_symbol() -> None:
     text = model_file.TextOptions("de", "en", languages="de,en", language_symbol="__{}__", target_symbol="tgt")
     with pytest.raises(ValueError, match="the model's dictionary has no '__de__': compile it again"):
         find_marks(text, {"<s>": 0, "__en__": 1}, "de", "en")
+
+
+@pytest.mark.parametrize("place", [BEHIND, BEHIND_BOS])
+def test_a_model_of_one_pair_of_many_is_of_that_pair(place: str) -> None:
+    """As mBART-25's are: the symbols of others are in the dictionary, and nothing was learned of them."""
+    symbols = {"languages": "de,en,fr", "language_symbol": "[{}]", "target_symbol": "tgt", "language_place": place}
+    text = model_file.TextOptions("de", "en", **symbols)
+    numbers = {"[de]": 7, "[en]": 8, "[fr]": 9}
+    assert find_marks(text, numbers, 2) == find_marks(text, numbers, 2, "de", "en")
+    for pair in (("fr", "en"), ("de", "fr"), ("en", "de")):
+        with pytest.raises(ValueError, match="this model translates from de to en, not '"):
+            find_marks(text, numbers, 2, *pair)
 
 
 def test_a_small_actor_is_not_a_large_matrix(workspace: Workspace, tmp_path: Path) -> None:

@@ -35,23 +35,25 @@ from fairseq_tg.serve.refusals import Refusal
     ],
 )
 def test_bad_fields_are_refused(body: bytes, message: str) -> None:
+    limits = Limits(max_characters=10, max_texts=2)
     with pytest.raises(Refusal, match=message) as refusal:
-        read_translation(parse_fields(body, "application/json"), Limits(max_characters=10, max_texts=2), 1)
+        read_translation(parse_fields(body, "application/json", limits), limits, 1)
     assert refusal.value.status == (413 if "exceeds" in message else 400)
 
 
 def test_a_form_and_json_say_the_same() -> None:
     form = parse_fields(
-        b"q=a%0D%0Ab&source=auto&target=en&alternatives=2&scores=1", "application/x-www-form-urlencoded"
+        b"q=a%0D%0Ab&source=auto&target=en&alternatives=2&scores=1", "application/x-www-form-urlencoded", Limits()
     )
     json = {"q": "a\nb", "source": "auto", "target": "en", "alternatives": 2.0, "scores": True, "beam": None}
     assert read_translation(form, Limits(), 1) == read_translation(json, Limits(), 1)
-    assert read_translation(form, Limits(), 1) == read_translation({**json, "scores": 1}, Limits(), 1)
+    for true in (1, 1.0):
+        assert read_translation(form, Limits(), 1) == read_translation({**json, "scores": true}, Limits(), 1)
     assert read_translation(json, Limits(), 1).beam == 3  # which three hypotheses need
 
 
 def test_a_form_may_have_several_texts() -> None:
-    fields = parse_fields(b"q=a%0D%0Ab&q=c&source=de&source=fr", "application/x-www-form-urlencoded")
+    fields = parse_fields(b"q=a%0D%0Ab&q=c&source=de&source=fr", "application/x-www-form-urlencoded", Limits())
     assert fields == {"q": ["a\nb", "c"], "source": "de"}
 
 
@@ -67,4 +69,12 @@ def test_an_actor_is_chosen_or_not_or_by_name(given: Any, actor: bool, named: An
 def test_a_form_keeps_a_texts_lines() -> None:
     """But for how they end."""
     body = urlencode({"q": "a\r\nb\u2028c\x0bd\n", "source": "de"}).encode()
-    assert parse_fields(body, "application/x-www-form-urlencoded")["q"] == "a\nb\u2028c\x0bd\n"
+    assert parse_fields(body, "application/x-www-form-urlencoded", Limits())["q"] == "a\nb\u2028c\x0bd\n"
+
+
+def test_a_form_may_have_as_many_texts_as_json() -> None:
+    limits = Limits(max_texts=300)
+    fields = parse_fields(b"q=a&" * 300 + b"source=de", "application/x-www-form-urlencoded", limits)
+    assert len(fields["q"]) == 300
+    with pytest.raises(Refusal, match="a form of more than 400 fields"):
+        parse_fields(b"q=a&" * 401, "application/x-www-form-urlencoded", limits)

@@ -86,6 +86,13 @@ def test_tags_are_there_once_whatever_the_translation(parts: List[str], random: 
         ("a <!-- <b> --> b<br>c", ["a  b", "c"], ["A B", "C"], None, "A<!-- <b> --> B<br>C"),
         ("a\n<a title='b > c'>b</a>", ["a b"], ["A & B"], [0, 0, 1], "A &amp; <a title='b > c'>B</a>"),
         ("<b>a <i>b</b> c</i>", ["a b c"], ["A B C"], None, "<b>A <i>B</b> C</i>"),
+        ("<a href=/x/>a</a> b", ["a b"], ["B A"], [1, 0], "B <a href=/x/>A</a>"),
+        ("<a title=' = b'/>a b", ["a b"], ["A B"], None, "<a title=' = b'/>A B"),
+        ("<div title='translate=no'>a b</div>", ["a b"], ["A B"], None, "<div title='translate=no'>A B</div>"),
+        ("<p class=notranslate>a</p>b", ["b"], ["B"], None, "<p class=notranslate>a</p>B"),
+        ("<script src=x />if (a < b) c</script>a", ["a"], ["A"], None, "<script src=x />if (a < b) c</script>A"),
+        ("<pre title=/x/>a</pre>b", ["b"], ["B"], None, "<pre title=/x/>a</pre>B"),
+        ("a <ö 5> b", ["a <ö 5> b"], ["A < B"], None, "A &lt; B"),
     ],
 )
 def test_tags_go_with_their_words(

@@ -215,6 +215,22 @@ def test_a_client_that_sends_no_more_has_its_answer(server: Server) -> None:
         assert connection.recv(100) == b""
 
 
+def test_a_client_that_sends_no_more_has_an_answer_that_is_ready_at_once(server: Server) -> None:
+    """What nothing has to be translated for: an empty text, a refusal, a page."""
+    for request in (
+        b"POST /translate?source=xx&target=yy&q=%20",
+        b"POST /translate?source=xx&target=nn&q=a",
+        b"POST /translate?source=xx&target=xx&q=a",
+        b"GET /health",
+        b"HEAD /languages",
+    ):
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+                connection.sendall(request + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+                connection.shutdown(socket.SHUT_WR)
+                assert connection.recv(65536).startswith(b"HTTP/1.1 "), request
+
+
 def test_clients_that_go_or_dawdle_do_no_harm(server: Server) -> None:
     request = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 400\r\n\r\n{"
     before = float(re.findall(r"tg_clients_gone_total ([\d.]+)", server.ask("/metrics")[1])[0])
