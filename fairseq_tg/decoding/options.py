@@ -8,6 +8,11 @@ from typing import Any
 from fairseq_tg.errors import UserError
 
 
+def widest_beam(vocabulary: int) -> int:
+    """fairseq looks at 2k continuations, of all symbols but padding."""
+    return (vocabulary - 1) // 2
+
+
 def check_search(args: Any, vocabulary: int) -> None:
     """Refuse what no search can be made with, or another than was asked for: fairseq makes less of it, or a traceback.
 
@@ -16,9 +21,9 @@ def check_search(args: Any, vocabulary: int) -> None:
     beam, nbest = getattr(args, "beam", 1), getattr(args, "nbest", 1)
     if beam < 1:
         raise UserError(f"--beam {beam}: give at least 1")
-    if 2 * beam > vocabulary - 1:  # fairseq looks at 2k continuations, of all symbols but padding
+    if beam > widest_beam(vocabulary):
         raise UserError(
-            f"--beam {beam} is too large for a dictionary of {vocabulary}: give at most {(vocabulary - 1) // 2}"
+            f"--beam {beam} is too large for a dictionary of {vocabulary}: give at most {widest_beam(vocabulary)}"
         )
     if not 1 <= nbest <= beam:
         raise UserError(f"--nbest {nbest} of a beam of {beam}: give 1 to {beam}")

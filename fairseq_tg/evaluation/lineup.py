@@ -49,7 +49,7 @@ class Lineup:
         """Compile a checkpoint in both precisions."""
         model, task = self._held.model(path, self._data)
         for precision in PRECISIONS:
-            file = str(out / f"{label.replace(':', '-').rstrip('.')}.{precision}.tg")
+            file = str(out / f"{file_name(label)}.{precision}.tg")
             compile_model(model, task, Compilation(path, file, no_subword=True, int8=precision == "int8"))
             for beam in beams:
                 search = "" if beam == 1 else f" beam {beam}"
@@ -100,13 +100,18 @@ def check_compared(held: Held, options: Evaluation) -> str:
     return found
 
 
+def file_name(label: str) -> str:
+    """What the files that are made of a model are called."""
+    return label.replace(":", "-").rstrip(".")
+
+
 def label_files(name: str, paths: Sequence[str]) -> Dict[str, str]:
     """Checkpoints by a short name, or by several, with the last part of their paths that tells them apart."""
     if len(paths) == 1:
         return {name: paths[0]}
     parts = [[printable(part) for part in (Path(p).stem, *(above.name for above in Path(p).parents))] for p in paths]
     for found in zip(*parts):
-        if len(set(found)) == len(found):
+        if len(set(map(file_name, found))) == len(found):
             return {f"{name}:{part}": path for part, path in zip(found, paths)}
     if paths:
         raise UserError(f"the checkpoints have the same name: {', '.join(paths)}; rename them")

@@ -12,14 +12,16 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import torch
 
+from fairseq_tg.decoding.options import widest_beam
 from fairseq_tg.differences import differing_words
+from fairseq_tg.errors import UserError
 from fairseq_tg.evaluation.advice import advise, compare, verdict
 from fairseq_tg.evaluation.batches import SENTENCES, translate_all
 from fairseq_tg.evaluation.examples import Example, choose_examples
 from fairseq_tg.evaluation.explained import draw_examples, picture_name
 from fairseq_tg.evaluation.held import Held
 from fairseq_tg.evaluation.likelihood import token_means, word_likelihood
-from fairseq_tg.evaluation.lineup import ACTED, CONT, Lineup, check_compared, check_peer, label_files
+from fairseq_tg.evaluation.lineup import ACTED, CONT, Lineup, check_compared, check_peer, file_name, label_files
 from fairseq_tg.evaluation.measure import Spread, take_turns
 from fairseq_tg.evaluation.norms import NormsAt, read_norms
 from fairseq_tg.evaluation.options import ReportOptions
@@ -92,12 +94,17 @@ def make_report(options: ReportOptions) -> Report:
     started, say = time.perf_counter(), Progress()
     torch.set_num_threads(options.threads)
     check_peer(options)
+    if options.train_log and len(options.actor) > 1:
+        raise UserError("--train-log is of one actor: give one --actor, or leave it out, for those beside each")
     held = Held(partial(load_model, languages=options.languages))
     found = check_compared(held, options)
     task = held.model(options.base, options.data)[1]
     actors, conts = label_files(ACTED, options.actor), label_files(CONT, options.cont)
     names = options.subset.split(",")
     subset = read_subsets(task, names, held.model(options.base, options.data)[0], options.text, scores_targets=True)
+    widest = widest_beam(len(task.target_dictionary))
+    if options.oracle_beam > widest:
+        raise UserError(f"--oracle-beam {options.oracle_beam}: this dictionary allows up to {widest}, or give 0")
     make_directory(Path(options.out))
     report = Report(options, found, len(subset.sources), versions())
 
@@ -222,7 +229,7 @@ def _write(report: Report, kinds: Dict[str, str]) -> None:
 
 
 def _norms_figure(name: str) -> str:
-    return f"norms-{name.replace(':', '-')}"
+    return f"norms-{file_name(name)}"
 
 
 def sections(report: Report) -> List[Section]:

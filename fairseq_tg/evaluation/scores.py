@@ -58,7 +58,8 @@ def score_systems(
     for name, output in outputs.items():
         scores = {metric_name: metric.corpus_score(list(output), None) for metric_name, metric in metrics.items()}
         values[name] = {metric_name: score.score for metric_name, score in scores.items()}
-        lengths[name] = scores["BLEU"].sys_len / max(scores["BLEU"].ref_len, 1)
+        if scores["BLEU"].ref_len:
+            lengths[name] = scores["BLEU"].sys_len / scores["BLEU"].ref_len
     signatures = {name: str(metric.get_signature()) for name, metric in metrics.items()}
     try:
         meteor = get_objective("meteor", tokenizer)

@@ -104,7 +104,7 @@ def _bootstrap(
     for one in sets:
         found += _scores(statistics, names, np.ones((1, len(one)), dtype=np.int64), one)
         samples += _scores(statistics, names, generator.multinomial(len(one), [1 / len(one)] * len(one), SAMPLES), one)
-    if min(map(len, sets)) < 2:
+    if max(map(len, sets)) < 2:
         samples = samples[:0]  # one sentence is all that can be drawn
     shares = np.array([[name in group for group in groups] for name in names]) / [len(group) for group in groups]
     return found[0] @ shares, samples @ shares

@@ -17,6 +17,7 @@ from fairseq_tg.corpus.directory import CorpusDirectory
 from fairseq_tg.files import make_directory, refuse_link
 from fairseq_tg.launch.processes import Command, fairseq, run_all
 from fairseq_tg.launch.slurm import Job
+from fairseq_tg.locks import take_lock
 
 #: What a build says of the objective in its progress bar
 MEANS = re.compile(r"rank 1 (-?[\d.]+), chosen (-?[\d.]+)")
@@ -41,7 +42,9 @@ def build_locally(flags: List[str], directory: str, shards: int, threads: Option
                 bar.n = max(done, bar.n)  # blocks go when the split is written
                 bar.set_postfix_str(_means([command.log for command in commands if command.log]))
 
-            run_all(commands, threads or max(1, (os.cpu_count() or 1) // shards), show)
+            # Whose logs are being written, nobody else removes
+            with take_lock(logs / ".lock", f"another process is building '{corpus.path}': wait for it"):
+                run_all(commands, threads or max(1, (os.cpu_count() or 1) // shards), show)
     return _complete(corpus)
 
 

@@ -92,6 +92,8 @@ CASES = {
     f"{REPORT} --base {{lstm}} --actor {{lstm}}": "has no actors: give a checkpoint trained with --arch tg_*",
     f"{REPORT} --base {{fconv}} --actor {{tg}}": "was trained on another base",
     f"{REPORT} --base {{lstm}} --actor {{tg}} --actor {{tg}}": "have the same name",
+    f"{REPORT} --base {{lstm}}": "--oracle-beam 35: this dictionary allows up to 15, or give 0",
+    f"{REPORT} --base {{lstm}} --train-log text.pt --actor a --actor b": "--train-log is of one actor",
     "report --data nowhere --base {lstm} --out out": "'nowhere'",
     "report --data {data} --base {lstm} --subset valid --oracle-beam 0 --out text.pt": "text.pt",
     "bench --data {data} --base none.pt": "no checkpoint at 'none.pt'",

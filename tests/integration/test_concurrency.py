@@ -14,12 +14,13 @@ import pytest
 from fairseq_tg.corpus.assemble import assemble, merge
 from fairseq_tg.corpus.directory import CorpusDirectory, check_training_split
 from fairseq_tg.errors import UserError
+from fairseq_tg.launch.shards import build_locally
 from fairseq_tg.loading.checkpoints import fingerprint
 from fairseq_tg.locks import take_lock
 from fairseq_tg.models.actor_files import export_actor, read_actor_file
 from fairseq_tg.recipe.stages import Stage
 from tests.conftest import FORK
-from tests.integration.corpora import SLOW, build, files, pairs
+from tests.integration.corpora import SLOW, build, files, flags, pairs
 
 
 def wait_for(condition: Any) -> None:
@@ -44,6 +45,19 @@ def test_a_second_build_in_one_directory_is_refused_while_the_first_lives(worksp
     first.join()
     build(workspace, data, out, *flags)  # a dead process holds no lock
     assert CorpusDirectory(str(out)).complete
+
+
+def test_a_second_launcher_leaves_the_first_ones_logs_alone(workspace, data, tmp_path):
+    """It would tell of the other's last words, and not that there is another."""
+    logs = tmp_path / "corpus.logs"
+    logs.mkdir()
+    (logs / "shard-0-of-2.log").write_text("the first one's")
+    with (
+        take_lock(logs / ".lock", "held"),
+        pytest.raises(UserError, match=r"another process is building '.*corpus': wait for it"),
+    ):
+        build_locally(flags(workspace, data, tmp_path / "corpus"), str(tmp_path / "corpus"), 2)
+    assert (logs / "shard-0-of-2.log").read_text() == "the first one's"
 
 
 def test_builds_in_other_numbers_of_shards_are_not_at_work_in_one_directory(tmp_path):

@@ -79,6 +79,15 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
     assert 34 <= covered <= 40
 
 
+def test_a_set_of_one_sentence_is_no_sample_beside_others() -> None:
+    outputs, references = example(101, {"greedy": 0.5, "beam 4": 0.3, "tg": 0.3})
+    statistics = {name: bleu_statistics(output, references) for name, output in outputs.items()}
+    groups = {"tg": ["tg"]}
+    share = recovered_shares(statistics, [range(100), range(100, 101)], groups)["tg"]
+    assert share.low is not None and share.low < share.high
+    assert recovered_shares(statistics, [range(100, 101)], groups)["tg"].low is None
+
+
 def test_more_sentences_make_it_narrower() -> None:
     outputs, references = example(800, {"greedy": 0.45, "beam 4": 0.3, "tg": 0.35})
     statistics = {name: bleu_statistics(output, references) for name, output in outputs.items()}
