@@ -38,11 +38,7 @@ def test_compiled_models_are_told_the_languages(world, kind, tmp_path):
     else:
         with pytest.raises(ValueError, match="give --source-lang and --target-lang, of aa,bb,en"):
             Translator.load(str(out))
-    only = (
-        "this model translates from aa to en, not '{}'"
-        if one_pair
-        else "this model does not know '{}': it has aa,bb,en"
-    )
+    only = "translates from aa to en, not '{}'" if one_pair else "does not know '{}': it has aa,bb,en"
     for language in ("zz", "bb") if one_pair else ("zz",):
         with pytest.raises(ValueError, match=f"this model {only.format(language)}"):
             Translator.load(str(out), source_lang=language, target_lang="en")
