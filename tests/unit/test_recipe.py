@@ -16,7 +16,7 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq_tg.corpus.directory import describe_difference, with_contents
 from fairseq_tg.errors import PREFIX, UserError
 from fairseq_tg.files import refuse_links
-from fairseq_tg.launch.processes import last_words
+from fairseq_tg.launch.processes import failure, last_words
 from fairseq_tg.loading.checkpoints import without_extras
 from fairseq_tg.models.record import read_base
 from fairseq_tg.recipe import training
@@ -137,6 +137,16 @@ def test_links_in_a_run_lead_nowhere(tmp_path: Path) -> None:
 )
 def test_last_words_are_of_an_error(log: str, words: str) -> None:
     assert last_words(log) == words
+
+
+def test_where_there_is_no_room_for_last_words_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "log"
+    log.write_text("INFO:fairseq_cli.generate:{'_name'")
+    assert "it said nothing" in str(failure("shard 0", "failed", log))
+    monkeypatch.setattr("fairseq_tg.launch.processes.ROOM", 1 << 62)  # more than any disk has
+    assert "there is no room for its log" in str(failure("shard 0", "failed", log))
+    log.write_text(f"{PREFIX}cannot write 'x': No space left on device")
+    assert "cannot write 'x'" in str(failure("shard 0", "failed", log))
 
 
 def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:

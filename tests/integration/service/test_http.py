@@ -231,6 +231,12 @@ def test_a_client_that_sends_no_more_has_an_answer_that_is_ready_at_once(server:
                 assert connection.recv(65536).startswith(b"HTTP/1.1 "), request
 
 
+def test_a_form_that_cannot_be_read_is_told_to_its_client_alone(server: Server) -> None:
+    """At the end, the server has logged nothing."""
+    status, answer, _ = server.ask("/translate", b"x", **{"Content-Type": "multipart/form-data; boundary=x"})
+    assert status == 400 and answer == {"error": "Invalid request: the form cannot be read"}
+
+
 def test_clients_that_go_or_dawdle_do_no_harm(server: Server) -> None:
     request = b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 400\r\n\r\n{"
     before = float(re.findall(r"tg_clients_gone_total ([\d.]+)", server.ask("/metrics")[1])[0])

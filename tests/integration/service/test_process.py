@@ -20,8 +20,22 @@ import pytest
 from fairseq_tg.compiled import Translator
 from fairseq_tg.compiled.compile import compile_model
 from fairseq_tg.compiled.options import Compilation
+from fairseq_tg.errors import UserError
+from fairseq_tg.serve.models import Models
 from tests.conftest import Workspace
 from tests.service import CODE, Server, offline, serving
+
+
+def test_a_model_that_is_read_again_has_to_allow_the_beam(model: Path, workspace: Workspace, tmp_path: Path) -> None:
+    widest = (len(workspace.task().target_dictionary) - 1) // 2
+    path = tmp_path / "model.tg"
+    shutil.copy(model, path)
+    models = Models([str(path)], beam=widest)
+    first = models.find("xx", "yy", "w1")[0]
+    models._beam = widest + 1  # as if the new file had a smaller dictionary
+    with pytest.raises(UserError, match=f"--beam {widest + 1}, and the model 'model': "):
+        models.load()
+    assert models.find("xx", "yy", "w1")[0] is first
 
 
 def test_keys_rates_reloading_and_the_end(model: Path, workspace: Workspace, tmp_path: Path) -> None:
